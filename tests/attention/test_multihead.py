@@ -12,12 +12,10 @@ from jaxtyping import Float, jaxtyped
 from torch import Tensor, nn
 
 from regard.attention.attend import attend
-from regard.attention.cache import KeyValueCache
 from regard.attention.masks import causal, padding
 from regard.attention.multihead import (
     CrossAttention,
     GroupedQueryAttention,
-    Memory,
     PackedLinear,
     SelfAttention,
 )
@@ -65,49 +63,12 @@ def test_cross_attention_equals_its_formula():
     torch.testing.assert_close(out, torch.cat(context, -1) @ ours.output.weight.T)
 
 
-def test_cross_attention_to_a_shared_memory_equals_that_to_copies_of_it():
-    ours = CrossAttention(6, 2)
-    hidden, memory = torch.randn(6, 3, 6), torch.randn(2, 4, 6)
-    lengths = torch.tensor([4, 2])
-    read = ours.read(memory, padding(lengths).resolve(1, 4, sequences=2))
-    shared, _, seen = captured(lambda: ours(hidden, read))
-    copies = [t.repeat_interleave(3, 0) for t in (read.key, read.value)]
-    mask = padding(lengths.repeat_interleave(3)).resolve(1, 4, sequences=6)
-    copied, _, seen_copies = captured(lambda: ours(hidden, Memory(*copies, mask)))
-    torch.testing.assert_close(shared, copied)
-    torch.testing.assert_close(ours(hidden, read), copied)
-    assert seen[0].shape == (6, 2, 3, 4)
-    torch.testing.assert_close(seen[0], seen_copies[0])
-
-
-def test_self_attention_with_a_cache_equals_the_full_pass():
-    ours = SelfAttention(8, 2, kind="decoder")
-    x = torch.randn(2, 5, 8)
-    full = ours(x, causal().resolve(5, 5))
-    cache = KeyValueCache.empty(2, 1, 2, 4, capacity=1, like=x)
-    pieces = []
-    for start, count in ((0, 2), (2, 1), (3, 2)):
-        cache = cache.reserve(count)
-        allowed = causal().resolve(cache.positions(count), start + count)
-        pieces.append(ours(x[:, start : start + count], allowed, cache=cache.layer(0)))
-        cache = cache.advance(count)
-    torch.testing.assert_close(torch.cat(pieces, 1), full)
-
-
 def test_each_part_of_a_packed_linear_is_initialized_as_if_alone():
     torch.manual_seed(0)
     bound = math.sqrt(6 / (64 + 64))
     for part in PackedLinear(64, 64, parts=3).weight.chunk(3):
         assert part.abs().max() <= bound
         assert part.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
-
-
-def test_attention_dropout_acts_only_in_training():
-    ours, x = SelfAttention(8, 2, kind="encoder", dropout=0.5), torch.randn(2, 5, 8)
-    first, second = ours(x), ours(x)
-    assert not torch.equal(first, second)
-    ours.eval()
-    torch.testing.assert_close(ours(x), ours(x), atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("heads", [0, 3, -2])
@@ -131,14 +92,6 @@ def test_rotation_is_a_product_of_complex_numbers_to_position_10_000(width, thet
     x = torch.randn(2, 3, 20, width, dtype=torch.float64)
     found = rotate(x, table(20, start=9_980))
     torch.testing.assert_close(found, complex_rotation(x, positions, theta), atol=1e-6, rtol=0)
-
-
-def test_scores_depend_on_distances_alone():
-    table = RotaryPositions(8, RotaryAngles(100.0))
-    query, key = torch.randn(2, 1, 1, 5, 8, dtype=torch.float64).unbind()
-    near = rotate(query, table(5)) @ rotate(key, table(5)).mT
-    far = rotate(query, table(5, 700)) @ rotate(key, table(5, 700)).mT
-    torch.testing.assert_close(near, far, atol=1e-5, rtol=0)
 
 
 def test_llama3_keeps_fast_pairs_and_slows_down_slow_ones():

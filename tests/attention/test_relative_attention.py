@@ -7,7 +7,6 @@ import torch
 from relative_formula import attend_by_formula, distances
 
 from regard.attention.attend import PLAIN
-from regard.attention.cache import KeyValueCache
 from regard.attention.masks import causal
 from regard.attention.multihead import SelfAttention
 from regard.attention.relative import BiasRelation, RelativeBias, causal_bucket, two_sided_bucket
@@ -65,29 +64,6 @@ def test_t5_attention_equals_that_of_transformers(is_decoder):
     torch.testing.assert_close(grads, wanted)
 
 
-def test_t5_steps_with_a_cache_equal_the_full_pass():
-    attention, bias = t5(causal_bucket)
-    x, keys = torch.randn(2, 9, D), torch.arange(9)
-    full = attention(x, causal().resolve(9, 9), relation=BiasRelation(bias(keys, keys)))
-    cache, steps = KeyValueCache.empty(2, 1, HEADS, K, like=x), []
-    for first, count in ((0, 4), (4, 1), (5, 1), (6, 3)):
-        cache = cache.reserve(count)
-        queries, mask = cache.positions(count), cache.mask(count)
-        added = BiasRelation(bias(queries, torch.arange(first + count)))
-        part = x[:, first : first + count]
-        steps.append(attention(part, mask, relation=added, cache=cache.layer(0)))
-        cache = cache.advance(count)
-    torch.testing.assert_close(torch.cat(steps, 1), full)
-
-
-def test_relative_position_buckets_equal_known_values():
-    distances = torch.tensor([-3, 0, 1, 7, 8, 15, 16, 127, 128, 1000])
-    assert causal_bucket(distances, 16).tolist()[:5] == [0, 0, 1, 7, 8]
-    assert causal_bucket(distances, 16).tolist()[-3:] == [15, 15, 15]
-    found = two_sided_bucket(torch.tensor([-2, -1, 0, 1, 2]), 32)
-    assert found.tolist() == [18, 17, 0, 1, 2]
-
-
 CLAMP = 6
 
 
@@ -119,16 +95,3 @@ def test_transformer_xl_attention_equals_its_formula(before, count):
         grads = torch.autograd.grad((found * weigh).sum(), learned, retain_graph=True)
         wanted = torch.autograd.grad((expected * weigh).sum(), learned, retain_graph=True)
         torch.testing.assert_close(grads, wanted, atol=1e-6, rtol=1e-6)
-
-
-def test_keys_of_a_cache_equal_a_memory_of_hidden_states():
-    torch.manual_seed(2)
-    layer, x = relative_attention(), torch.randn(2, 9, D, dtype=torch.float64)
-    relation = ByDistance(distance_vectors(9, D, like=x))
-    mask = causal().resolve(torch.arange(4, 9), 9)
-    whole = layer(x, KeyMask.causal(9), relation)[:, 4:]
-    cache = KeyValueCache.empty(2, 1, HEADS, K, like=x)
-    cache.write(0, *layer.keys_and_values(x[:, :4]))
-    cached = layer(x[:, 4:], mask, relation, cache=cache.advance(4).layer(0))
-    for found in (layer(x[:, 4:], mask, relation, memory=x[:, :4]), cached):
-        torch.testing.assert_close(found, whole)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Tensor
 
 from regard.attention.attend import attend
-from regard.attention.cache import KeyValueCache
 from regard.attention.multihead import SelfAttention
-from regard.attention.pruning import Prunable, heads_masked, prune_heads
 from regard.attention.relative import (
     RelativeBias,
     RelativePositions,
@@ -23,14 +20,8 @@ from regard.attention.relative import (
 )
 from regard.data.batches import Sequences
 from regard.layers.positions import sinusoid
-from regard.ops import ALL_KEYS, KeyMask
 
 D, HEADS, K, CLIP = 12, 3, 4, 2
-
-
-@dataclass(frozen=True)
-class Config:
-    pruned: tuple = ()
 
 
 def attention(kind: str = "encoder", dropout: float = 0.0) -> SelfAttention:
@@ -109,27 +100,6 @@ def test_attention_with_relations_equals_its_formula(name, causal):
     torch.testing.assert_close(grads, wanted, atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["shaw", "t5", "transformer-xl"])
-def test_steps_of_rows_of_different_lengths_equal_the_full_pass(name):
-    layer, made = attention("decoder"), positions(name, causal=True)
-    hidden, begins = torch.randn(3, 9, D, dtype=torch.float64), torch.tensor([2, 5, 4])
-    whole = layer(hidden, KeyMask.causal(9), relation=made.between(*[torch.arange(9)] * 2)[0])
-    cache = KeyValueCache.empty(3, 1, HEADS, K, like=hidden).reserve(5)
-    layer(hidden[:, :5], cache.mask(5), relation=made.after(cache, 5)[0], cache=cache.layer(0))
-    cache = cache.advance(5).truncate(begins)
-    for step, count in ((0, 1), (1, 3)):
-        cache = cache.reserve(count)
-        at = (begins[:, None] + step + torch.arange(count))[..., None].expand(-1, -1, D)
-        found = layer(
-            hidden.gather(1, at),
-            cache.mask(count),
-            relation=made.after(cache, count)[0],
-            cache=cache.layer(0),
-        )
-        torch.testing.assert_close(found, whole.gather(1, at))
-        cache = cache.advance(count)
-
-
 def test_values_of_relations_are_weighed_with_the_weights_after_dropout():
     query, key, value = torch.randn(3, 2, HEADS, 5, K).unbind()
     for rate in (0.0, 0.4):
@@ -138,33 +108,3 @@ def test_values_of_relations_are_weighed_with_the_weights_after_dropout():
         torch.manual_seed(2)
         found = attend(query, key, value, dropout=rate, value_term=lambda w: w @ (2 * value))
         torch.testing.assert_close(found, 3 * without)
-
-
-@pytest.mark.parametrize("name", ["shaw", "t5", "transformer-xl"])
-def test_pruned_heads_leave_the_others_as_masked_ones(name):
-    class Holder(torch.nn.Module, Prunable):
-        def __init__(self):
-            super().__init__()
-            self.layer, self.made = attention(), positions(name)
-            self.config = Config()
-
-        def forward(self, hidden: Tensor) -> Tensor:
-            batch = Sequences.full(torch.zeros(hidden.shape[:2], dtype=torch.long))
-            return self.layer(hidden, relation=self.made.of(batch)[0])
-
-    model, hidden = Holder(), torch.randn(2, 5, D, dtype=torch.float64)
-    with heads_masked(model, {1: [2]}):
-        expected = model(hidden)
-    prune_heads(model, {1: [2]})
-    torch.testing.assert_close(model(hidden), expected)
-    prune_heads(model, {1: [1, 3]})
-    assert torch.allclose(model(hidden), model.layer.output.bias)
-
-
-def test_a_subset_of_tokens_equals_those_of_all():
-    layer, made = attention(), positions("shaw")
-    batch = Sequences.full(torch.zeros(2, 5, dtype=torch.long))
-    hidden, relation = torch.randn(2, 5, D, dtype=torch.float64), made.of(batch)[0]
-    whole = layer(hidden, ALL_KEYS, relation=relation)
-    first = layer(hidden, ALL_KEYS, relation=relation, tokens=batch.first_tokens())
-    torch.testing.assert_close(first, whole[:, :1])

@@ -349,20 +349,3 @@ def test_compiled_states_of_whole_texts_equal_those_of_the_model(
         assert (found - wanted)[batch.keep].abs().max() < 0.05 * wanted.abs().max()
         likeness = torch.cosine_similarity(found, wanted, dim=-1)[batch.keep]
         assert likeness.min() > 0.9995
-
-
-@torch.no_grad()
-def test_attention_capture_uses_the_plain_model(use, monkeypatch):
-    use("fast")
-    model = quantized("gpt2", "int8")
-    compiled, run = [], Program.step
-    monkeypatch.setattr(Program, "step", lambda *given: compiled.append(1) or run(*given))
-    monkeypatch.setattr(CompiledGenerator, "_cache_agrees", lambda *asked, gives: True)
-    encoder(model).encode(texts(5, 8))
-    assert compiled == [1]
-    with regard.look(model) as attention:
-        encoder(model).encode(texts(5, 8))
-    assert compiled == [1] and attention
-    use(None)
-    encoder(model).encode(texts(5, 8))
-    assert compiled == [1]

@@ -172,14 +172,3 @@ def test_span_scores_equal_the_formula_and_ignore_padding():
             here = row, start, stop - start - 1
             assert torch.allclose(scores[here], expected, atol=1e-12)
             assert torch.equal(scores[here], again[here])
-
-
-def test_a_sentence_alone_has_the_tree_that_it_has_in_a_batch():
-    lengths = [7, 3, 1, 12]
-    best = drawn(9, lengths, 4).max(-1).values
-    values, charts = best_trees(best, torch.tensor(lengths))
-    for row, length in enumerate(lengths):
-        value, alone = best_trees(best[row : row + 1, :length, :length], torch.tensor([length]))
-        assert torch.equal(value[0], values[row])
-        assert torch.equal(alone[0], charts[row, :length, :length])
-        assert int(charts[row].sum()) == int(alone.sum())

@@ -103,20 +103,6 @@ def test_tags_and_probabilities_are_the_same_in_every_mode_of_autograd(mode, con
             assert torch.equal(crf.probabilities(given, keep.clone(), allowed), shares)
 
 
-def test_a_sentence_is_the_same_alone_and_in_a_batch_of_any_order():
-    crf, (scores, keep) = field(), drawn(LENGTHS)
-    tags = torch.randint(0, 3, keep.shape)
-    together = crf.log_normalizer(scores, keep) - crf.score(
-        scores, tags.masked_fill(~keep, 0), keep
-    )
-    for row, length in enumerate(LENGTHS):
-        alone = crf.loss(scores[row : row + 1, :length], tags[row : row + 1, :length],
-                         keep[row : row + 1, :length])  # fmt: skip
-        torch.testing.assert_close(together[row], alone)
-    order = torch.tensor([3, 1, 4, 0, 2])
-    torch.testing.assert_close(crf.best(scores[order], keep[order]), crf.best(scores, keep)[order])
-
-
 def test_empty_sentences_and_empty_batches_have_empty_results():
     crf = field()
     scores, keep = torch.zeros(2, 0, 3, dtype=torch.float64), torch.zeros(2, 0, dtype=torch.bool)

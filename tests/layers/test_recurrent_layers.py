@@ -95,35 +95,6 @@ def test_single_steps_equal_the_whole_sequence(kind):
     torch.testing.assert_close(found, torch.autograd.grad(whole.square().sum(), weights))
 
 
-def one_step(kind, x, hidden, cell, layer):
-    """The equations at the head of the module."""
-    inner = x @ layer.input.weight.T + layer.input.bias
-    recurrent = hidden @ layer.recurrent.weight.T
-    if kind == "rnn":
-        return torch.tanh(inner + recurrent), cell
-    if kind == "gru":
-        recurrent = recurrent + layer.recurrent.bias
-        (r, z, n), (ur, uz, un) = inner.chunk(3, 1), recurrent.chunk(3, 1)
-        step = (z + uz).sigmoid()
-        return (1 - step) * torch.tanh(n + (r + ur).sigmoid() * un) + step * hidden, cell
-    i, f, g, o = (inner + recurrent).chunk(4, 1)
-    cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-    return o.sigmoid() * cell.tanh(), cell
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_recurrent_layer_equals_its_equations(kind):
-    torch.manual_seed(0)
-    layer = CELLS[kind](2, 3).double()
-    x = torch.randn(2, 4, 2, dtype=torch.float64)
-    hidden, cell = (torch.randn_like(part) for part in layer.empty(2, x))
-    found, end = layer(x, hidden, cell)
-    for at in range(4):
-        hidden, cell = one_step(kind, x[:, at], hidden, cell, layer)
-        torch.testing.assert_close(found[:, at], hidden)
-    torch.testing.assert_close(end, (hidden, cell))
-
-
 def test_the_lstm_step_equals_its_equations_and_passes_gradcheck():
     torch.manual_seed(0)
     gates, more = (torch.randn(2, 12, dtype=torch.float64, requires_grad=True) for _ in range(2))
@@ -134,18 +105,6 @@ def test_the_lstm_step_equals_its_equations_and_passes_gradcheck():
         ops.lstm_step(gates, more, cell), (o.sigmoid() * after.tanh(), after)
     )
     assert torch.autograd.gradcheck(ops.lstm_step, (gates, more, cell))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_state_is_that_after_the_length_of_each_sequence(kind):
-    ours, _ = twins(kind)
-    x = torch.randn(4, 6, 5, dtype=torch.float64)
-    lengths = torch.tensor([6, 1, 0, 4])
-    after = ours.read(x, ours.empty(4, x), lengths)
-    for row, length in enumerate(lengths.tolist()):
-        _, alone = ours(x[row : row + 1, :length])
-        torch.testing.assert_close(after.hidden[row], alone.hidden[0])
-        torch.testing.assert_close(after.cell[row], alone.cell[0])
 
 
 def test_a_bidirectional_stack_equals_that_of_torch():

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 
-from regard.errors import RegardError
 from regard.metrics import Pearson, Spearman
 
 JUDGES = [(Pearson, pearsonr), (Spearman, spearmanr)]
@@ -43,15 +42,3 @@ def test_constant_values_have_an_undefined_correlation(metric):
     score = fed(metric(), [1], [2], 1)
     assert score.signature == "count:1|undefined:constant predictions and targets"
     assert "= nan count:1" in str(score)
-
-
-@pytest.mark.parametrize("metric", [Pearson, Spearman])
-def test_invalid_arguments_of_correlations_raise_errors(metric):
-    metric = metric()
-    metric.add([], [])
-    with pytest.raises(RegardError, match="correlation of nothing"):
-        metric.result()
-    with pytest.raises(RegardError, match="1 predictions and 2 references"):
-        metric.add([1.0], [1.0, 2.0])
-    with pytest.raises(RegardError, match="`predictions` must be finite"):
-        metric.add([1.0, math.nan], [1.0, 2.0])

@@ -28,12 +28,11 @@ import regard
 import regard.attention.attend
 import regard.layers.dropout
 import regard.ops
-from regard.attention.pruning import heads_masked, prune_heads
 from regard.checkpoints.formats import from_published, to_published
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.models.bert import Albert, AlbertConfig, Bert, BertConfig, DistilBert, DistilBertConfig
-from regard.models.encoder_with_heads import HEADS, EncoderWithHeads
+from regard.models.encoder_with_heads import HEADS
 from regard.models.roberta import Roberta
 from regard.tasks.replaced_tokens import ReplacedTokens
 from regard.text.training import train
@@ -184,16 +183,6 @@ def tiny(**options) -> Albert:
     torch.manual_seed(0)
     sizes = dict(d_model=8, d_ff=8, heads=2, d_embedding=4, max_length=T)
     return randomized(Albert(AlbertConfig(31, **sizes | options))).eval()
-
-
-def test_heads_of_a_shared_layer_are_pruned_in_all_of_its_uses():
-    model, texts = tiny(layers=3), batch(2)
-    with heads_masked(model, {1: [2]}):
-        masked = model.encode(texts)
-    prune_heads(model, {1: [2]})
-    torch.testing.assert_close(model.encode(texts)[texts.keep], masked[texts.keep])
-    whole = from_published(*to_published(EncoderWithHeads(model, {})))
-    torch.testing.assert_close(whole.eval().encoder.encode(texts)[texts.keep], masked[texts.keep])
 
 
 # ---- electra

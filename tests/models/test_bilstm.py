@@ -99,13 +99,6 @@ def test_hidden_states_and_gradients_equal_those_of_torchs_layers(characters):
         torch.testing.assert_close(one, other)
 
 
-def test_words_outside_of_the_vocabulary_differ_by_their_characters():
-    for characters, differ in (("lstm", True), ("cnn", True), ("none", False)):
-        model = build(characters)
-        found = model.static(batch_of(model, [["zebra", "walrus"]]))
-        assert torch.equal(found[0, 0], found[0, 1]) != differ
-
-
 # ---- kim cnn
 
 KIM = dict(d_words=5, filters=((1, 2), (2, 3), (4, 3)), dropout=0.0)

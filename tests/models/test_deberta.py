@@ -9,9 +9,7 @@ import torch
 from their_encoders import FAMILIES, SAME, V, batch, ours_of, transformers
 
 import regard
-from regard.attention.pruning import heads_masked, prune_heads
 from regard.attention.relative import log_bucket
-from regard.checkpoints.formats import from_published, to_published
 from regard.data.batches import Sequences
 from regard.models.conversions import prepare
 from regard.models.deberta import Deberta, DebertaConfig
@@ -73,18 +71,6 @@ def test_long_texts_equal_transformers_beyond_the_trained_length(buckets):
     ids = torch.randint(1, V, (1, 700), generator=torch.Generator().manual_seed(2))
     found = ours_of(theirs).encoder.encode(Sequences.full(ids))
     torch.testing.assert_close(found, theirs(ids).last_hidden_state, **SAME)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("shared", [True, False])
-def test_pruned_heads_compute_what_masked_ones_do_and_are_published_as_zeros(shared):
-    theirs = FAMILY.model("Model", **{} if shared else SEPARATE)
-    model, texts = ours_of(theirs), batch(2)
-    with heads_masked(model, {1: [2], 2: [1, 3]}):
-        expected = model.encoder.encode(texts)[texts.keep]
-    prune_heads(model, {1: [2], 2: [1, 3]})
-    for pruned in (model, from_published(*to_published(model)).eval()):
-        torch.testing.assert_close(pruned.encoder.encode(texts)[texts.keep], expected, **SAME)
 
 
 @torch.no_grad()

@@ -118,21 +118,6 @@ def test_captured_weights_are_those_of_dense_and_of_local_layers_in_turn(kind, l
         assert torch.equal(weights > 0, allowed.expand(2, 2, length, length))
 
 
-@pytest.mark.parametrize("kinds", [("local",), ("global", "local"), ("local", "local", "global")])
-@pytest.mark.parametrize("kind", [GPT3, GPTNeo])
-def test_steps_far_beyond_the_window_equal_one_pass_by_blocks(kind, kinds):
-    model, texts = model_of(kind, attention_kinds=kinds), ids(3, 60)
-    with torch.no_grad():
-        state, first = start(model, None)
-        rows = torch.cat([first.expand(3, 1), texts], 1)
-        state, found = model.empty(3), []
-        for part in rows.split([20, 1, 1, 7, 1, 31], dim=1):
-            scores, state = model.step(part, state)
-            found.append(scores)
-        whole = model.head.logits(model(rows).hidden)
-    torch.testing.assert_close(torch.cat(found, 1), whole, atol=1e-10, rtol=0)
-
-
 # ---- adaptive transformer
 
 SIZES = dict(vocab_size=30, d_model=16, heads=2, layers=2, d_ff=24, max_length=20)

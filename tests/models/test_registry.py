@@ -13,8 +13,10 @@ from captured_weights import heard_by
 from torch import Tensor, nn
 
 from regard.attention.capture import CapturePoint
+from regard.attention.pruning import Prunable, attentions, heads_masked, prune_heads
 from regard.attention.selection import PredictiveWindow
 from regard.checkpoints.filling import load_weights
+from regard.checkpoints.formats import from_published, to_published
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
 from regard.data.images import REGIONS
@@ -719,6 +721,40 @@ def test_every_head_of_an_encoder_has_finite_scores_and_gradients(encoder):
         learned = [p.grad for p in head.parameters() if p.requires_grad]
         assert learned and all(g is not None and g.isfinite().all() for g in learned), kind
     assert {"classes", "tags", "span", "multiple_choice"} <= set(kinds)
+
+
+PRUNABLE = [
+    case
+    for case in dict.fromkeys((*CASES, *ENCODERS))
+    if issubclass(model_class(case[0]), Prunable)
+]
+
+
+@pytest.mark.parametrize("case", PRUNABLE, ids=name_of)
+@torch.no_grad()
+def test_pruned_heads_compute_what_masked_ones_do_also_when_they_are_read_again(case):
+    """A head of the first layer and the last one of the last layer, in each kind of attention."""
+
+    def computed(model: nn.Module) -> Tensor:
+        whole = logits(model, ids(3, 5)) if hasattr(model, "step") else ids(3, 5)[:0]
+        texts = source(7)
+        return whole, model.encode(texts)[texts.keep]
+
+    kinds = {m.kind for m in build(case).modules() if isinstance(m, CapturePoint)}
+    for kind in sorted(kinds):
+        model = build(case)
+        layers = attentions(model, kind)
+        heads = {1: [1]} | {len(layers): [layers[len(layers)].heads]}
+        with heads_masked(model, heads, kind):
+            expected = computed(model)
+        prune_heads(model, heads, kind)
+        torch.testing.assert_close(computed(model), expected, atol=1e-5, rtol=1e-5)
+        own = hasattr(model, "step")
+        published = to_published(model if own else EncoderWithHeads(model, {}))
+        if published is not None:
+            again = from_published(*published).eval()
+            again = computed(again if own else again.encoder)
+            torch.testing.assert_close(again, expected, atol=1e-5, rtol=1e-5)
 
 
 class Recorder:

@@ -102,14 +102,3 @@ def test_the_weights_of_hard_attention_are_those_before_the_choice():
     torch.testing.assert_close(output.extras[ATTENTION_WEIGHTS][:, :1], wanted[:, :1])
     log_prob = output.extras[CHOICE_LOG_PROBS][0, 0]
     assert (log_prob - wanted[0, 0].log()).abs().min() < 1e-6
-
-
-def test_drawn_regions_depend_on_the_image_and_not_on_its_batch():
-    model, table = made(attention="hard", choice_seed=4).eval(), images(6)
-    words = torch.tensor([[1, 4, 7, 4, 3, 2]])
-    with torch.no_grad():
-        both = model(table.select(range(6)), Sequences.full(words.expand(6, -1))).hidden
-        for row in (5, 0, 3):
-            alone = RegionTable(table.features[row : row + 1])
-            found = model(alone.select([0]), Sequences.full(words)).hidden[0]
-            torch.testing.assert_close(found, both[row])
