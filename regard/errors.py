@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Collection
 from numbers import Integral
 from pathlib import Path
 
@@ -118,6 +119,17 @@ def check_at_least(least: int, **options: int | None) -> None:
             raise ConfigError(f"`{name}` must be a whole number, but is {shown(value)}.")
         if value is not None and value < least:
             raise ConfigError(f"`{name}` must be at least {least}, but is {value}.")
+
+
+def check_choice(option: str, value: object, choices: Collection[object]) -> None:
+    """Check that an option has one of these values.
+
+    Raises:
+        ConfigError: it has another one.
+    """
+    if value not in choices:
+        names = ", ".join(map(str, choices))
+        raise ConfigError(f"`{option}` must be one of {names}, but is {value!r}.")
 
 
 class CheckpointError(RegardError):

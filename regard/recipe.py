@@ -39,9 +39,15 @@ from pydantic import (
 from regard import habit_names
 from regard.errors import ConfigError, DataError
 from regard.file_writing import write_text
-from regard.schema import data_error, joined_with_or, read_text, type_error_message
+from regard.schema import (
+    data_error,
+    joined_with_or,
+    read_text,
+    to_toml,
+    toml_value,
+    type_error_message,
+)
 from regard.suggest import nearest
-from regard.toml_text import dumps, toml_value
 
 Tables = dict[str, Any]
 COMMAND_LINE = "command line"
@@ -632,5 +638,5 @@ def write(path: str | PathLike[str], recipe: Recipe, run: Mapping[str, Any] | No
     The file appears whole or not at all.
     """
     tables = recipe.model_dump(mode="json", exclude_none=True)
-    text = dumps({**tables, "run": run} if run else tables)
+    text = to_toml({**tables, "run": run} if run else tables)
     write_text(Path(path), text)

@@ -9,7 +9,7 @@ from typing import Any
 
 from regard.experiments import runs
 from regard.recipe import read
-from regard.toml_text import dumps
+from regard.schema import to_toml
 
 Tables = Mapping[str, Any]
 
@@ -25,7 +25,7 @@ def merged(*tables: Tables) -> dict[str, Any]:
 
 def written(path: str | Path, *tables: Tables) -> Path:
     """The file of a recipe."""
-    Path(path).write_text(dumps(merged(*tables)))
+    Path(path).write_text(to_toml(merged(*tables)))
     return Path(path)
 
 

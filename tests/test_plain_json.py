@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.plain_json import to_json, to_json_bytes
+from regard.schema import to_json, to_json_bytes
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**70), 2**70)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))

@@ -22,9 +22,9 @@ from regard import recipe
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
 from regard.experiments.recipe_options import open_recipe
+from regard.schema import to_toml
 from regard.suggest import nearest
 from regard.tasks.pair_tasks import TranslationRecipe
-from regard.toml_text import dumps
 
 
 class Data(recipe.Options):
@@ -301,14 +301,14 @@ values = st.recursive(
 
 @given(st.dictionaries(words, values, max_size=4))
 def test_toml_is_read_back_by_the_standard_library(tables):
-    assert tomllib.loads(dumps(tables)) == tables
+    assert tomllib.loads(to_toml(tables)) == tables
 
 
 def test_toml_leaves_out_none_and_other_types_are_errors():
-    assert dumps({"a": None, "b": {"c": None}}) == "[b]\n"
-    assert math.isnan(tomllib.loads(dumps({"a": math.nan}))["a"])
+    assert to_toml({"a": None, "b": {"c": None}}) == "[b]\n"
+    assert math.isnan(tomllib.loads(to_toml({"a": math.nan}))["a"])
     with pytest.raises(ConfigError, match="TOML has no NoneType"):
-        dumps({"a": [None]})
+        to_toml({"a": [None]})
 
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
@@ -340,7 +340,7 @@ def with_option(text: str, key: str, value: str) -> str:
     for section in sections:
         at = at.setdefault(section, {})
     at[name] = "VALUE"
-    return dumps(tables).replace('"VALUE"', value)
+    return to_toml(tables).replace('"VALUE"', value)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

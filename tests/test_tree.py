@@ -23,7 +23,6 @@ STATIONS = (
     *(
         "errors",
         "habit_names",
-        "toml_text",
         "suggest",
         "lazy",
         "schema",
@@ -31,7 +30,6 @@ STATIONS = (
         "malloc",
         "file_writing",
         "registry",
-        "plain_json",
     ),
     *("progress", "recipe", "ops", "state"),
     *(

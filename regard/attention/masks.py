@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from regard.errors import check_at_least
 from regard.ops import ALL_KEYS, KeyMask
 
 Device = torch.device | str | None
@@ -296,13 +297,11 @@ def window(before: int, after: int | None = None, *, step: int = 1) -> Mask:
     step: of these only every `step`-th, counted from t: a dilated window.
 
     Raises:
-        ValueError: `before` or `after` is negative, or `step` is below 1.
+        ConfigError: `before` or `after` is negative, or `step` is below 1.
     """
     after = before if after is None else after
-    if before < 0 or after < 0:
-        raise ValueError(f"`before` and `after` must not be negative, but are {before}, {after}.")
-    if step < 1:
-        raise ValueError(f"`step` must be at least 1, but is {step}.")
+    check_at_least(0, before=before, after=after)
+    check_at_least(1, step=step)
     return Window(before, after, step)
 
 
@@ -310,10 +309,9 @@ def global_(first: int) -> Mask:
     """The first `first` positions see every key, and every query sees them (BigBird, section 2).
 
     Raises:
-        ValueError: `first` is negative.
+        ConfigError: `first` is negative.
     """
-    if first < 0:
-        raise ValueError(f"`first` must not be negative, but is {first}.")
+    check_at_least(0, first=first)
     return Global(first)
 
 

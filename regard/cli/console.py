@@ -21,8 +21,8 @@ from typer.core import TyperGroup
 from regard.data.files import ENDINGS, ending, is_file_name, line_blocks, without_ends
 from regard.data.text_chunks import MAX_TEXTS, Chunk
 from regard.errors import ConfigError, DataError, RegardError, warn
-from regard.plain_json import to_json as to_json
 from regard.progress import Lines, clock
+from regard.schema import to_json as to_json
 
 UNEXPECTED, USER_ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 DEBUG = "REGARD_DEBUG"  # an environment variable: errors are shown with their traceback

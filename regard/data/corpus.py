@@ -42,7 +42,7 @@ import numpy as np
 from regard.data.files import ENDINGS, LONGEST_TEXT, ending, hash_of, is_file_name, split_member
 from regard.data.readers import TEXT, Numbered, RowReader, open_table
 from regard.data.token_arrays import TextTokenizer, TokenArray, ahead, chunks_of
-from regard.errors import CheckpointError, ConfigError, DataError, RegardError
+from regard.errors import CheckpointError, ConfigError, DataError, RegardError, check_choice
 from regard.file_writing import locked, not_written, write_text
 from regard.progress import reporter
 from regard.schema import read_json
@@ -120,9 +120,8 @@ def read_documents(
         DataError: a folder has no files, a table is not read by rows, or `field` is that of plain
             text.
     """
-    if documents is not None and documents not in get_args(Separator):
-        separators = ", ".join(get_args(Separator))
-        raise ConfigError(f"`documents` must be one of {separators}, but is {documents!r}.")
+    if documents is not None:
+        check_choice("documents", documents, get_args(Separator))
     sources = [files] if isinstance(files, str | PathLike) else list(files)
     if not sources:
         raise ConfigError("`files` must name at least one file or folder, but is empty.")

@@ -44,7 +44,7 @@ from regard.data.files import (
     lines,
     without_ends,
 )
-from regard.errors import ConfigError, DataError, MissingExtra
+from regard.errors import ConfigError, DataError, MissingExtra, check_choice
 from regard.habit_names import COLUMNS
 from regard.schema import data_error, parse_json
 
@@ -250,9 +250,7 @@ def open_table(
 
 def _format_of(path: str, format: str | None, delimiter: str | None) -> str:
     chosen = format or ("csv" if delimiter else ENDINGS.get(ending(path), "lines"))
-    if chosen not in FORMATS:
-        formats = ", ".join(FORMATS)
-        raise ConfigError(f"`format` must be one of {formats}, but is {chosen!r}.")
+    check_choice("format", chosen, FORMATS)
     if delimiter and (chosen != "csv" or len(delimiter) != 1 or delimiter in '"\r\n'):
         raise ConfigError(f"`delimiter` must be a character of CSV files, but is {delimiter!r}.")
     return chosen

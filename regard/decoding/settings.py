@@ -38,7 +38,7 @@ from regard.decoding.length_penalty import (
     TotalLimit,
 )
 from regard.decoding.option_types import MAX_TOKENS, NAMES, OUR_NAMES, check
-from regard.errors import ConfigError
+from regard.errors import ConfigError, check_choice
 from regard.lazy import entry
 from regard.suggest import nearest
 
@@ -173,9 +173,7 @@ class Settings:
         if isinstance(value, str) and ":" in value:
             formula, value = value.split(":", 1)
         check(FORMULA, formula)
-        if formula not in PENALTIES:
-            hint = nearest(formula, PENALTIES)
-            raise ConfigError(f"There is no length penalty {formula!r}. {hint}")
+        check_choice(FORMULA, formula, PENALTIES)
         try:
             value = float(value) if isinstance(value, str) else value
         except ValueError:

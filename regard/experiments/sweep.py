@@ -39,7 +39,7 @@ import numpy as np
 
 from regard import habit_names
 from regard.checkpoints.filling import on_meta
-from regard.errors import ConfigError, MissingExtra, RegardError, check_at_least
+from regard.errors import ConfigError, MissingExtra, RegardError, check_at_least, check_choice
 from regard.executors import ExecutorOptions, Json
 from regard.experiments import recipe_options
 from regard.experiments.results import StudyResults, Trial, Values
@@ -57,8 +57,7 @@ from regard.experiments.study import (
 )
 from regard.experiments.training_plan import build_model, build_tokenizer
 from regard.recipe import check_name, full_name, readings, takes
-from regard.suggest import nearest
-from regard.toml_text import toml_value
+from regard.schema import toml_value
 
 LOGARITHMIC = 10  # a range with ends that differ by this factor is searched on a logarithmic scale
 DIGITS = 4  # significant digits of values that are drawn
@@ -378,9 +377,7 @@ class SweepPlan:
 
     def __post_init__(self) -> None:
         check_at_least(1, trials=self.trials, num_rungs=self.num_rungs)
-        if self.strategy not in STRATEGIES:
-            hint = nearest(self.strategy, STRATEGIES)
-            raise ConfigError(f"`strategy` {self.strategy!r} is unknown. {hint}")
+        check_choice("strategy", self.strategy, STRATEGIES)
         if self.strategy == "grid" and self.trials is not None:
             raise ConfigError("`trials` is without effect in a grid, which has all combinations.")
 

@@ -15,12 +15,12 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from regard.errors import ConfigError
+from regard.errors import check_choice
 from regard.experiments.recipe_options import NO_OPTIONS, schema_of
 from regard.models import MODELS, model_class
 from regard.recipe import names_in, parse, section_class, sections_of
+from regard.schema import to_toml, toml_value
 from regard.tasks import TASKS, task_class
-from regard.toml_text import dumps, toml_value
 
 # Fields that mean the same in every model's configuration.
 USUAL_FIELDS = {
@@ -85,10 +85,9 @@ def recipe_template(task: str) -> str:
     Raises:
         ConfigError: there is no such task, or it cannot be trained.
     """
-    if task_class(task).Recipe is None:
-        raise ConfigError(f"The task must be one of {', '.join(trained_tasks())}, but is {task}.")
+    check_choice("task", task, trained_tasks())
     preset = _preset_options(task)
-    schema = schema_of(parse(dumps(preset)))
+    schema = schema_of(parse(to_toml(preset)))
     head = (
         f"This is a recipe for {task}. Set the paths, then run: regard train FILE --dry-run.\n"
         "Paths are relative to this file. An option after # is not set; it shows the default."
@@ -104,7 +103,7 @@ def recipe_template(task: str) -> str:
             *_, name = option.key.split(".")
             values = preset.get(section) if section else preset
             if values and name in values:
-                lines += [dumps({name: values[name]}).rstrip(), ""]
+                lines += [to_toml({name: values[name]}).rstrip(), ""]
             else:
                 lines += [f"# {name} = {option.default or '   (not set)'}", ""]
     return "\n".join(lines).rstrip() + "\n"
@@ -123,7 +122,7 @@ class RecipeOption:
 def options_of_task(task: str) -> Iterator[RecipeOption]:
     """Every option of a task's recipes, with the model that its template names."""
     preset = _preset_options(task)
-    schema = schema_of(parse(dumps(preset)))
+    schema = schema_of(parse(to_toml(preset)))
     for section in ("", *sections_of(schema)):
         yield from _options_in(schema, section, preset)
 

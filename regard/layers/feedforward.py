@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import ops
+from regard.errors import check_choice
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
 
@@ -69,10 +70,9 @@ def activation_of(name: str) -> Activation:
     """The function of this name.
 
     Raises:
-        ValueError: there is no such function.
+        ConfigError: there is no such function.
     """
-    if name not in ACTIVATIONS:
-        raise ValueError(f"`activation` must be one of {', '.join(ACTIVATIONS)}, but is {name!r}.")
+    check_choice("activation", name, ACTIVATIONS)
     return ACTIVATIONS[name]
 
 

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, normalize
 
 from regard.data.batches import Sequences
-from regard.errors import ConfigError
-from regard.suggest import nearest
+from regard.errors import ConfigError, check_choice
 
 
 def _starts(lengths: Tensor) -> Tensor:
@@ -102,8 +101,7 @@ class Pooling:
 
     def __post_init__(self) -> None:
         for kind in self.kinds:
-            if kind not in KINDS:
-                raise ConfigError(f"There is no pooling {kind!r}. {nearest(kind, KINDS)}")
+            check_choice("pooling", kind, KINDS)
         if not self.kinds:
             raise ConfigError(f"A pooling needs at least one kind of {', '.join(KINDS)}.")
 
@@ -245,10 +243,7 @@ def choice_of(
         return layers
     numbers = tuple(layers) if isinstance(layers, Sequence) else (layers,)
     if isinstance(combine, str):
-        if combine not in get_args(Combine):
-            raise ConfigError(
-                f"There is no `combine` {combine!r}. {nearest(combine, get_args(Combine))}"
-            )
+        check_choice("combine", combine, get_args(Combine))
         return SingleLayer(numbers[0]) if len(numbers) == 1 else CombinedLayers(numbers, combine)
     if len(combine) != len(numbers):
         raise ConfigError(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.errors import ConfigError, RegardError
+from regard.errors import ConfigError, RegardError, check_choice
 
 # unit -> what is reported: exp(nats per unit), or bits per unit
 UNITS = {
@@ -52,8 +52,7 @@ class Protocol:
     direction: str = ""
 
     def __post_init__(self) -> None:
-        if self.unit not in UNITS:
-            raise ConfigError(f"`unit` must be one of {', '.join(UNITS)}, but is {self.unit!r}.")
+        check_choice("unit", self.unit, UNITS)
         if self.stride is not None and not 1 <= self.stride <= (self.window or 0):
             raise ConfigError(f"`stride` must be at most `window`, {self.window}: {self.stride}.")
 

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from regard.errors import RegardError, warn
+from regard.errors import RegardError, check_choice, warn
 from regard.metrics.score import Score, check_any, check_equal
 
 # One reference, or several, for each sentence.
@@ -93,9 +93,7 @@ class BLEU(_CorpusScore):
     def __init__(self, tokenize: str = "13a", lowercase: bool = False, smooth: str = "exp"):
         from sacrebleu.metrics.bleu import BLEU as SacreBLEU
 
-        if tokenize not in SacreBLEU.TOKENIZERS:
-            names = ", ".join(SacreBLEU.TOKENIZERS)
-            raise RegardError(f"`tokenize` must be one of {names}, but is {tokenize!r}.")
+        check_choice("tokenize", tokenize, SacreBLEU.TOKENIZERS)
         super().__init__(
             SacreBLEU(tokenize=tokenize, lowercase=lowercase, smooth_method=smooth, force=True)
         )
@@ -124,8 +122,7 @@ class ROUGE:
     """
 
     def __init__(self, kind: str = "rougeL"):
-        if kind not in KINDS:
-            raise RegardError(f"`kind` must be one of {', '.join(KINDS)}, but is {kind!r}.")
+        check_choice("kind", kind, KINDS)
         self.kind, self.sum, self.count = kind, 0.0, 0
 
     def add(self, predictions: Sequence[str], references: Sequence[str]) -> None:

@@ -17,14 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.errors import ConfigError, warn
+from regard.errors import ConfigError, check_choice, warn
 from regard.layers import quantized
 from regard.layers.linear import Linear, LowRankLinear, LowRankUpdate
 from regard.layers.recurrent import RecurrentLayer, ResetFirstGRU
 from regard.layers.softmax import AdaptiveSoftmax, Softmax
 from regard.models.encoder_with_heads import EncoderWithHeads, assembled
 from regard.registry import kernel_package
-from regard.suggest import nearest
 
 
 def insert_updates(model: nn.Module, updates: Mapping[str, Mapping[str, LowRankUpdate]]) -> None:
@@ -309,11 +308,7 @@ def check_dtype(dtype: str, name: str = "dtype") -> None:
     Raises:
         ConfigError: weights cannot be quantized to this type.
     """
-    kinds = get_args(quantized.WeightType)
-    if dtype not in kinds:
-        raise ConfigError(
-            f"`{name}` must be {' or '.join(kinds)}, but is {dtype!r}. {nearest(dtype, kinds)}"
-        )
+    check_choice(name, dtype, get_args(quantized.WeightType))
 
 
 def halved(model: AnyModel) -> AnyModel:

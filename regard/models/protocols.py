@@ -203,6 +203,14 @@ class Generator(Model, Generic[S]):
             RegardError: the state was used before.
         """
 
+    def check_extra(self, name: str, option: str) -> None:
+        """Raise a ConfigError if the output does not have what an option of [objective] reads."""
+        if name not in self.extras:
+            raise ConfigError(
+                f"[objective] `{option}` reads `{name}` of the model's output, which "
+                f"{type(self).__name__} does not give. Leave it out."
+            )
+
     def search(self, tokens: Tensor, state: S, plan: SearchPlan) -> SearchResults | None:
         """A whole beam search from the first tokens (A, 1); None where the generator has none."""
         return None

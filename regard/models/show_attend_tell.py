@@ -35,7 +35,7 @@ from regard.attention.selection import (
 )
 from regard.data.batches import Sequences
 from regard.data.images import regions_of
-from regard.errors import ConfigError
+from regard.errors import ConfigError, check_choice
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
 from regard.layers.recurrent import LSTMStep
@@ -73,9 +73,7 @@ class ShowAttendTellConfig:
     eos: TokenId = 2
 
     def __post_init__(self) -> None:
-        if self.attention not in get_args(Attention):
-            must = ", ".join(get_args(Attention))
-            raise ConfigError(f"`attention` must be one of {must}, but is {self.attention!r}.")
+        check_choice("attention", self.attention, get_args(Attention))
         if self.expected_share is not None and self.attention != "hard":
             raise ConfigError('`expected_share` has no effect without attention = "hard".')
         if self.choice_seed is not None and not self.attention.startswith("hard"):

@@ -33,7 +33,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import regard
 from regard.errors import RegardError
-from regard.plain_json import to_json_bytes
+from regard.schema import to_json_bytes
 from regard.serving.engine import Engine, deadline_passed
 from regard.serving.models import RequestCounters, ServedModel, ServedModels, tokenizer_info
 from regard.serving.problems import NO_SNIFFING, ErrorAnswer, Problem, error_response, problem_of

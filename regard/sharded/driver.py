@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
-from regard.errors import ConfigError, RegardError, check_at_least
+from regard.errors import ConfigError, RegardError, check_at_least, check_choice
 from regard.executors import ExecutorOptions, Job, Json, make_executor, results_of
 from regard.file_writing import replacing, sync
 from regard.progress import Bar, Lines, Silent, clock, reporter
@@ -86,8 +86,7 @@ def predict_files(
         CheckpointError: there is no such model, or a part cannot be written.
         Interrupted: after Ctrl-C; the same call continues.
     """
-    if method not in METHODS:
-        raise ConfigError(f"`method` must be one of {', '.join(METHODS)}, but is {method!r}.")
+    check_choice("method", method, METHODS)
     check_at_least(1, workers=workers, threads=threads, rows_per_part=rows_per_part)
     check_at_least(0, gpus=gpus)
     if not 1 <= shard[0] <= shard[1]:

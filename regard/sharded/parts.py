@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard.errors import CheckpointError, ConfigError, DataError, MissingExtra
-from regard.plain_json import to_json
+from regard.errors import CheckpointError, ConfigError, DataError, MissingExtra, check_choice
+from regard.schema import to_json
 from regard.sharded.manifest import ALL_FAILED, ShardManifest, read_manifest
-from regard.suggest import nearest
 
 if TYPE_CHECKING:
     import pyarrow
@@ -94,8 +93,7 @@ def format_of(method: str, format: str | None) -> str:
         ConfigError: the results of the method cannot be written so.
     """
     formats = VECTOR_FORMATS if method == "embed" else PREDICTION_FORMATS
-    if format is not None and format not in formats:
-        raise ConfigError(f"{method} writes no parts as {format!r}. {nearest(format, formats)}")
+    check_choice("format", format or formats[0], formats)
     return format or formats[0]
 
 

@@ -20,7 +20,7 @@ from regard.data.text_chunks import Chunk, is_blank
 from regard.errors import ConfigError, DataError, TextError
 from regard.file_writing import replacing, sync
 from regard.malloc import keep_freed_blocks
-from regard.plain_json import to_json
+from regard.schema import to_json
 from regard.sharded.manifest import (
     FAILED,
     FilePart,

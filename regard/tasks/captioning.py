@@ -35,7 +35,7 @@ from regard.data.sampler import Buckets, sorted_batches
 from regard.data.splits import group_folds, group_split
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, encode
 from regard.decoding.steps import Hypothesis
-from regard.errors import ConfigError, DataError, TextError
+from regard.errors import ConfigError, DataError, TextError, check_choice
 from regard.metrics import BLEU, CIDEr, Metric, Scores
 from regard.models.protocols import EncoderDecoder, Output
 from regard.models.show_attend_tell import ATTENTION_WEIGHTS
@@ -71,9 +71,7 @@ class RegionFeatures:
         Raises:
             ConfigError: there is no such kind, or its vectors have another width.
         """
-        if kind not in get_args(RegionKind):
-            kinds = ", ".join(get_args(RegionKind))
-            raise ConfigError(f"`regions` must be one of {kinds}, but is {kind!r}.")
+        check_choice("regions", kind, get_args(RegionKind))
         features = cls(cast(RegionKind, kind))
         if features.width != width:
             raise ConfigError(
@@ -328,11 +326,8 @@ class Captioner(text_to_text.TextToText):
             DataError: an image cannot be read, or a caption is too long and that is an error.
         """
         weight = recipe.objective.doubly_stochastic
-        if weight is not None and ATTENTION_WEIGHTS not in model.extras:
-            raise ConfigError(
-                "[objective] `doubly_stochastic` is of models that give the weights of each word, "
-                f"which {type(model).__name__} does not. Leave it out."
-            )
+        if weight is not None:
+            model.check_extra(ATTENTION_WEIGHTS, "doubly_stochastic")
         task = cls(
             model,
             tokenizer.with_eos_template(),

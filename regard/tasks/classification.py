@@ -192,12 +192,7 @@ def soft_targets(
         ConfigError: the teacher has no such head, lacks a label, or has another tokenizer.
     """
     teacher = encoder_training.Teacher.read(section, task.module)
-    if task.head not in teacher.model.heads:
-        has = ", ".join(teacher.model.heads) or "none"
-        raise ConfigError(
-            f"[teacher] {section.path} is no model of {task.name} (its heads: {has}). Fine-tune it "
-            "for this task first."
-        )
+    teacher.check_head(task.head, f"Fine-tune it for {task.name} first.")
     labels = teacher.model.labels
     if missing := [label for label in task.labels if label not in labels]:
         raise ConfigError(

@@ -27,7 +27,7 @@ from regard.attention.capture import listening
 from regard.call_options import Granularity, Precision
 from regard.data.encoder_inputs import EncodedInputs, InputBatch, InputFormat
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, TextError, check_at_least
+from regard.errors import ConfigError, TextError, check_at_least, check_choice
 from regard.layers.pooling import KINDS, LayerChoice, Pooling, choice_of
 from regard.models.protocols import Encoder, Model
 from regard.suggest import nearest
@@ -342,16 +342,6 @@ def unit_of(
     check_choice("granularity", granularity, get_args(Granularity))
     check_choice("pooling", pooling or "mean", WORD_POOLINGS)
     return WordVectors(pooling or "mean", bool(normalize))
-
-
-def check_choice(option: str, value: str, choices: Iterable[str]) -> None:
-    """Check that an option has one of these values.
-
-    Raises:
-        ConfigError: it has not; the nearest one is offered.
-    """
-    if value not in choices:
-        raise ConfigError(f"`{option}` cannot be {value!r}. {nearest(str(value), choices)}")
 
 
 # -------------------------------------------------------------------------------------- computing

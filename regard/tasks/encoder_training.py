@@ -335,6 +335,12 @@ class Teacher:
         """The SHA-256 (hex) of its weights: a resumed run must have the same teacher."""
         return {"teacher": weights_digest(self.model).hexdigest()}
 
+    def check_head(self, kind: str, advice: str) -> None:
+        """Raise a ConfigError, which ends with what to do, if it has no head of this kind."""
+        if kind not in self.model.heads:
+            has = ", ".join(self.model.heads) or "none"
+            raise ConfigError(f"[teacher] it has no head {kind!r} (its heads: {has}). {advice}")
+
     def check_vocabulary(self, tokenizer: Tokenizer) -> None:
         """Check that teacher and student have the same tokens under the same ids.
 
@@ -426,12 +432,7 @@ class MaskedTeacher:
                 reads shorter texts.
         """
         teacher = Teacher.read(section, student)
-        if "masked_lm" not in teacher.model.heads:
-            has = ", ".join(teacher.model.heads) or "none"
-            raise ConfigError(
-                f"[teacher] {section.path} has no head for masked words (its heads: {has}). A "
-                'teacher without one teaches vectors of texts: task = "embedding".'
-            )
+        teacher.check_head("masked_lm", 'Without it, it teaches vectors: task = "embedding".')
         teacher.check_vocabulary(tokenizer)
         if section.cosine_weight:
             teacher.check_width(student, "`cosine_weight`")

@@ -22,8 +22,8 @@ from regard.checkpoints.adapters import AdapterOptions
 from regard.checkpoints.hub import folder_of
 from regard.checkpoints.model_folder import OURS
 from regard.file_writing import write_text
+from regard.schema import to_toml
 from regard.tasks.task import Task
-from regard.toml_text import dumps
 
 CARD = "README.md"
 SEAL = re.compile(r"\n<!-- Written by regard; SHA-256 of the text above: ([0-9a-f]{64}) -->\n\Z")
@@ -76,7 +76,7 @@ class CardHistory:
             files = [f"| {PurePath(name).name} | `{sha}` |" for name, sha in data.items()]
             parts += ["## Data", "\n".join(["| file | SHA-256 |\n|---|---|", *files])]
         version = f"With regard {regard.__version__}, by this recipe (data left out):"
-        parts += ["## Training", version, f"```toml\n{dumps(_without_folders(recipe))}```"]
+        parts += ["## Training", version, f"```toml\n{to_toml(_without_folders(recipe))}```"]
         return cls(sections="\n\n".join(parts) + "\n")
 
     @classmethod

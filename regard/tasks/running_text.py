@@ -47,6 +47,15 @@ class CorpusData(sections.DataSection):
         return [str(Path(name) / FACTS) if is_corpus(name) else name for name in files]
 
 
+def check_has_text(file: str | Path) -> None:
+    """Raise a ConfigError if a file is a corpus, which has tokens but no text."""
+    if is_corpus(file):
+        raise ConfigError(
+            f"{file} is a corpus: it has tokens, but no text. Name it alone as `train` of [data], "
+            f'and its tokenizer: [tokenizer] path = "{file}".'
+        )
+
+
 class TextData(CorpusData):
     """[data]: running text, in batches of `batch_size` times `sequence_length` tokens."""
 
@@ -70,11 +79,7 @@ class TextData(CorpusData):
         Raises:
             ConfigError: it is a corpus, which has tokens but no text.
         """
-        if is_corpus(source):
-            raise ConfigError(
-                f"{source} is a corpus: it has tokens, but no text. Name its tokenizer "
-                f'([tokenizer] path = "{source}"), and a file as `valid` of [data].'
-            )
+        check_has_text(source)
         return open_table(source, format=self.format)
 
     def tokens(self, part: str, tokenizer: Tokenizer, end: Sequence[int]) -> TokenArray:
@@ -129,11 +134,8 @@ class DocumentData(CorpusData):
         Raises:
             ConfigError: one is a corpus, which has tokens but no text.
         """
-        for file in filter(is_corpus, source):
-            raise ConfigError(
-                f"{file} is a corpus: it has tokens, but no text. Name it alone, and its tokenizer "
-                f'([tokenizer] path = "{file}").'
-            )
+        for file in source:
+            check_has_text(file)
         return read_documents(source, self.documents, field=self.field)
 
     def texts(self) -> Iterator[str]:
@@ -243,11 +245,7 @@ class LMObjective(Options):
             losses.append(activation_regularization(alpha))
         if beta := self.temporal_activation_regularization:
             losses.append(temporal_activation_regularization(beta))
-            if "undropped" not in model.extras:
-                raise ConfigError(
-                    "[objective] `temporal_activation_regularization` reads `undropped` of the "
-                    f"model's output, which {type(model).__name__} does not give. Leave it out."
-                )
+            model.check_extra("undropped", "temporal_activation_regularization")
         reconstructs = RECONSTRUCTION.extra in model.extras
         return (*losses, *([RECONSTRUCTION] if reconstructs else ()))
 

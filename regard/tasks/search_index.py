@@ -22,8 +22,7 @@ import numpy as np
 from regard.errors import CheckpointError, ConfigError, check_at_least
 from regard.file_writing import creating, write_json
 from regard.layers.quantized import WeightType
-from regard.plain_json import to_json
-from regard.schema import read_json, read_text
+from regard.schema import read_json, read_text, to_json
 from regard.tasks import inputs
 from regard.tasks.batching import TooLong
 from regard.tasks.embedder import EmbedsTexts, TextMatch, best_matches, products

@@ -629,10 +629,7 @@ class Task(Methods):
             ConfigError: the task does not support it; the message names a command that it supports.
         """
         if command not in self.commands:
-            message = (
-                problem or f"{model} is a model of {self.name}, which does not support {command}."
-            )
-            raise ConfigError(f"{message} {self.instead(model)}")
+            raise ConfigError(self._not_for(command, model, problem))
 
     def require_method(self, method: str, model: str | Path) -> None:
         """Check that the task supports this method.
@@ -643,14 +640,12 @@ class Task(Methods):
             NotSupportedError: it does not; the message names a command that it supports.
         """
         if not self.has(method):
-            raise NotSupportedError(
-                f"{model} is a model of {self.name}, which does not support {method}. "
-                f"{self.instead(model)}"
-            )
+            raise NotSupportedError(self._not_for(method, model))
 
-    def instead(self, model: str | Path) -> str:
-        """A sentence that names the command to use instead."""
-        return f"Use: regard {self.commands[0]} {model} TEXT"
+    def _not_for(self, name: str, model: str | Path, problem: str = "") -> str:
+        """The message that the task does not support a method or a command, and what it does."""
+        problem = problem or f"{model} is a model of {self.name}, which does not support {name}."
+        return f"{problem} Use: regard {self.commands[0]} {model} TEXT"
 
     @classmethod
     def trains(cls, model: type) -> bool:

@@ -10,7 +10,7 @@ import tokenizers
 from pydantic import Field
 from tokenizers import AddedToken
 
-from regard.errors import ConfigError, RegardError
+from regard.errors import ConfigError, RegardError, check_choice
 from regard.schema import checked
 from regard.suggest import nearest
 from regard.text import KINDS
@@ -54,8 +54,7 @@ def train(
             or `vocab_size` cannot hold the alphabet.
         RegardError: a text is no str, or has half of a surrogate pair.
     """
-    if kind not in KINDS:
-        raise ConfigError(f"There is no kind of tokenizer {kind!r}. {nearest(kind, KINDS)}")
+    check_choice("kind", kind, KINDS)
     learn, preprocessing, trainer_options = _resolve(kind, options)
     names = [special_tokens] if isinstance(special_tokens, str) else list(special_tokens)
     if len({*names}) < len(names) or not all(names) or any(map(text_problem, names)):

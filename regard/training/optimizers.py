@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, check_choice
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Generator, Model
 from regard.training.options import (
@@ -300,6 +300,5 @@ def schedule(options: ScheduleOptions) -> Callable[[ScheduleStep], float]:
         ),
         "slanted-triangular": lambda at: slanted_triangular(at.step, at.total, share, o.div_factor),
     }
-    if o.name not in table:
-        raise ConfigError(f"`schedule.name` must be one of {', '.join(table)}, but is {o.name!r}")
+    check_choice("schedule.name", o.name, table)
     return table[o.name]

@@ -22,7 +22,7 @@ import torch
 from rich.text import Text
 from torch import Tensor
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, check_choice
 from regard.visual import recorded_attention
 from regard.visual.charts import Heatmap
 from regard.visual.decoding import Distribution
@@ -213,8 +213,7 @@ class HeadGrid(Picture):
             if value is None:
                 continue
             values = sorted({getattr(panel, field) for panel in panels})
-            if value not in values:
-                raise ConfigError(f"`{field}` must be one of {values}, but is {value!r}.")
+            check_choice(field, value, values)
             panels = tuple(panel for panel in panels if getattr(panel, field) == value)
         return replace(self, panels=panels)
 

@@ -169,8 +169,8 @@ def test_given_takes_grids_of_2_to_4_dimensions():
     "ask, message",
     [
         (lambda: padding(torch.tensor([[3]])), r"`lengths` must be a vector of integers"),
-        (lambda: window(-1), r"`before` and `after` must not be negative, but are -1, -1"),
-        (lambda: global_(-2), r"`first` must not be negative, but is -2"),
+        (lambda: window(-1), "`before` must be at least 0, but is -1"),
+        (lambda: global_(-2), "`first` must be at least 0, but is -2"),
         (lambda: given(torch.zeros(3, 3)), r"`grid` must be boolean .*but is torch.float32.*bias"),
         (lambda: given(torch.ones(3).bool()), r"`grid` must have 2 to 4 dimensions, but has 1"),
         # What would silently take another row's mask

@@ -37,7 +37,7 @@ from regard.experiments.sweep import (
 )
 from regard.file_writing import locked
 from regard.recipe import read
-from regard.toml_text import toml_value
+from regard.schema import toml_value
 from regard.training.interrupt import Interrupted
 
 RECIPE = dict(

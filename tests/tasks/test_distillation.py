@@ -264,9 +264,9 @@ def test_teachers_that_do_not_fit_raise_errors(here):
     same_tokenizer(here)
     other_tokenizer(here / "teacher")
     for recipe, teacher, message in (
-        (MASKED, "headless", "headless has no head for masked words"),
+        (MASKED, "headless", "it has no head 'masked_lm' .its heads: pooler"),
         (MASKED, "teacher", "Give the student the tokenizer of the teacher"),
-        (CLASSES, "teacher", "is no model of classification"),
+        (CLASSES, "teacher", "it has no head 'classes' .its heads: masked_lm"),
         (CLASSES, "labels", "knows the labels good, so-so, but not bad"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -22,8 +22,7 @@ from pathlib import Path
 
 from regard.data.files import check_file, lines, split_member
 from regard.data.readers import Numbered, RowReader
-from regard.errors import ConfigError, DataError
-from regard.suggest import nearest
+from regard.errors import DataError, check_choice
 from regard.text.trees import TOKEN, UNESCAPED
 
 
@@ -149,8 +148,7 @@ def read_glue(task: str, path: str | PathLike[str], part: str = "") -> RowReader
         DataError: there is no such file; or, when it is read, for an unknown layout or a fault.
     """
     key = task.lower().replace("-", "")
-    if key not in TASKS:
-        raise ConfigError(f"`task` is {task!r}, which is none of GLUE's. {nearest(key, TASKS)}")
+    check_choice("task", key, TASKS)
     files = _files(TASKS[key], Path(path), part)
     read = partial(_glue_rows, TASKS[key], files)
     return RowReader(" and ".join(files), read, files={file: file for file in files})
@@ -203,8 +201,7 @@ def _files(task: _Task, path: Path, part: str) -> tuple[str, ...]:
         if part:
             raise DataError(path, None, f"is not a folder, and has no part {part!r}.")
         return (str(path),)
-    if part not in task.files:
-        raise ConfigError(f"`part` of {task.name} is {part!r}. {nearest(part, task.files)}")
+    check_choice("part", part, task.files)
     folder = path / task.name if (path / task.name).is_dir() else path
     candidates = task.files[part].split()
     for names in candidates:
