@@ -50,14 +50,7 @@ from regard.tasks.embedding_losses import SCORED, EmbeddingObjective, ExampleVec
 from regard.tasks.encoder_training import Teacher, TeacherSection, headed, tokens_of
 from regard.tasks.encoding import EncoderTask, Part, Parts, input_format_of, kept_examples
 from regard.tasks.inputs import as_list
-from regard.tasks.retrieval import (
-    SearchData,
-    are_scored,
-    fields_of_rows,
-    pair_rows,
-    scored_pair,
-    texts_in,
-)
+from regard.tasks.retrieval import Pair, SearchData, is_scored, pair_rows, pairs_in, texts_in
 from regard.tasks.task import Prediction, Task
 from regard.text import Tokenizer
 
@@ -88,8 +81,9 @@ class VectorsData(sections.TableOptions, sections.EncoderData):
 
     def texts(self) -> Any:
         """The training texts, from which a tokenizer learns."""
-        rows = fields_of_rows(self.records("train"))
-        return chain.from_iterable(texts_in(row) for _, row in rows)
+        rows = self.records("train")
+        numbered = rows.numbered()
+        return chain.from_iterable(texts_in(rows, row, line, row) for line, row in numbered)
 
 
 class VectorsRecipe(sections.EncoderRecipe):
@@ -102,9 +96,9 @@ class VectorsRecipe(sections.EncoderRecipe):
 
 @dataclass(frozen=True)
 class ExamplesPart(Part):
-    """Examples of pairs. targets: (N,), their numbers.  rows: (anchor, positive, number)."""
+    """Examples of pairs. targets: (N,), their numbers."""
 
-    rows: Sequence[Sequence[Any]]
+    pairs: Sequence[Pair]
 
 
 @dataclass(frozen=True)
@@ -206,13 +200,16 @@ class Embedder(EncoderTask):
         largest, width = max(objective.matryoshka, default=0), self.module.config.d_model
         if largest > width:
             raise ConfigError(f"[objective] `matryoshka` must be at most {width}, not {largest}.")
-        first = [row for _, row in fields_of_rows(data.records("train").first(1))]
-        scored = are_scored(first, data.columns)
+        first = next(iter(data.records("train")))
+        scored = is_scored(first)
         loss = objective.loss or ("cosent" if scored else "multiple-negatives-ranking")
         if scored and loss not in SCORED:
             problem = f"has a number in the third field, which would be a text for {loss}."
             hint = 'Take loss = "cosent", or name the columns of texts alone.'
             raise DataError(data.train, None, problem, hint)
+        if loss == "triplet" and len(first) < 3:
+            problem = "has no triplets of an anchor, a positive and a negative."
+            raise DataError(data.train, None, problem, "Name three columns, or take another loss.")
         self.objective = objective.model_copy(update={"loss": loss})
         self.budget = data.max_tokens_per_batch
         self.metric_names = CORRELATIONS if loss in SCORED else SEARCH_SCORES
@@ -228,36 +225,29 @@ class Embedder(EncoderTask):
             DataError: a row is not what the loss learns from, or none is left.
         """
         rows, limits = data.records(part), SCORED.get(str(self.objective.loss))
-        fewest = 3 if part == "train" and self.objective.loss == "triplet" else 2
-        file, report = rows.name, ReadReport((rows.name,))
-        texts, numbers, lines = list[list[str]](), list[float](), []
-        for line, row in fields_of_rows(rows):
+        fewest = 1 if part == "train" and self.objective.loss == "triplet" else 0  # negatives
+        report, pairs, texts = ReadReport((rows.name,)), list[Pair](), list[list[str]]()
+        for pair in pairs_in(rows, scored=limits is not None):
             report.read += 1
-            number = 0.0
-            if limits is not None:
-                *row, number = scored_pair(row, file, line, limits)
-            of_row = [text for text in texts_in(row) if text.strip()]
-            if len(row) < fewest:
-                hint = "Give pairs of texts, or a [teacher], which learns from single ones."
-                wanted = (
-                    "pair" if fewest == 2 else "triplet of an anchor, a positive and a negative"
-                )
-                raise DataError(file, line, f"is no {wanted}.", hint)
-            if len(of_row) < fewest or not (row[0].strip() and row[1].strip()):
-                report.note("text missing, example left out", line)
+            if limits is not None and not limits[0] <= pair.score <= limits[1]:
+                problem = f"has the number {pair.score:g}, but this loss takes {limits[0]:g} to "
+                hint = 'Divide the numbers, or take loss = "cosent", which reads their order alone.'
+                raise DataError(rows.name, pair.line, f"{problem}{limits[1]:g}.", hint)
+            negatives = [text for text in pair.negatives if text.strip()]
+            if len(negatives) < fewest or not (pair.anchor.strip() and pair.positive.strip()):
+                report.note("text missing, example left out", pair.line)
                 continue
-            texts.append(of_row)
-            numbers.append(number)
-            lines.append(line)
+            pairs.append(pair)
+            texts.append([pair.anchor, pair.positive, *negatives])
         flat = iter(self.input_format.encode([(text,) for text in chain.from_iterable(texts)]))
-        encoded = [list(islice(flat, len(of_row))) for of_row in texts]
-        counts = [max(map(len, inputs)) for inputs in encoded]
+        encoded = [list(islice(flat, len(of_pair))) for of_pair in texts]
+        counts, lines = [max(map(len, inputs)) for inputs in encoded], [pair.line for pair in pairs]
         indices = kept_examples(counts, self.input_format.max_length, lines, data, report)
         inputs = GroupedInputs.of(
             [[self.input_format.truncate(item) for item in encoded[i]] for i in indices]
         )
-        targets = torch.tensor([numbers[i] for i in indices])
-        return ExamplesPart(inputs, targets, report, [(*texts[i][:2], numbers[i]) for i in indices])
+        pairs = [pairs[i] for i in indices]
+        return ExamplesPart(inputs, torch.tensor([pair.score for pair in pairs]), report, pairs)
 
     def _part(self, rows: RowReader, data: VectorsData) -> Part:
         """The texts of rows, and the teacher's vectors of them, (N, D).
@@ -266,9 +256,10 @@ class Embedder(EncoderTask):
             DataError: no text is left.
         """
         report, texts, lines = ReadReport((rows.name,)), [], []
-        for line, row in fields_of_rows(rows):
+        for line, row in rows.numbered():
             report.read += 1
-            if not (row_texts := [text for text in texts_in(row) if text.strip()]):
+            in_row = texts_in(rows, row, line, row)
+            if not (row_texts := [text for text in in_row if text.strip()]):
                 report.note("empty, example left out", line)
             texts += row_texts
             lines += [line] * len(row_texts)
@@ -355,9 +346,9 @@ class Embedder(EncoderTask):
         """
         if isinstance(valid, ExamplesPart):
             scores = (
-                self._correlations(valid.rows)
+                self._correlations(valid.pairs)
                 if self.objective.loss in SCORED
-                else SearchData.of_pairs(valid.rows).scores(self)
+                else SearchData.of_pairs(valid.pairs).scores(self)
             )
             values = [score.value for score in scores.named]
             return dict(zip(self.metric_names, values, strict=False))
@@ -422,23 +413,20 @@ class Embedder(EncoderTask):
         data = rows if isinstance(rows, SearchData) else self.opened(rows, columns)
         if isinstance(data, SearchData):
             return data.scores(self, too_long)
-        numbered, file = fields_of_rows(data), data.name
-        if len(numbered[0][1]) < 2 or are_scored([numbered[0][1]]):
-            return self._correlations(
-                [scored_pair(row, file, line) for line, row in numbered], too_long
-            )
-        return SearchData.of_pairs(row for _, row in numbered).scores(self, too_long)
+        scored = is_scored(next(iter(data)))
+        pairs = list(pairs_in(data, scored=scored))
+        if scored:
+            return self._correlations(pairs, too_long)
+        return SearchData.of_pairs(pairs).scores(self, too_long)
 
-    def _correlations(
-        self, rows: Sequence[Sequence[Any]], too_long: TooLong = "truncate"
-    ) -> Scores:
+    def _correlations(self, pairs: Sequence[Pair], too_long: TooLong = "truncate") -> Scores:
         """Pearson's and Spearman's correlation of cosines with the numbers of scored pairs."""
-        first, second, numbers = zip(*rows, strict=True)
+        texts = [pair.anchor for pair in pairs], [pair.positive for pair in pairs]
         options: Any = {"normalize": True, "too_long": too_long}
-        cosines = np.einsum("nd,nd->n", *(self.embed(list(x), **options) for x in (first, second)))
+        cosines = np.einsum("nd,nd->n", *(self.embed(side, **options) for side in texts))
         metrics = Pearson(), Spearman()
         for metric in metrics:
-            metric.add(cosines, numbers)
+            metric.add(cosines, [pair.score for pair in pairs])
         return Scores(metric.result() for metric in metrics)
 
 

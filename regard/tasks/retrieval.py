@@ -1,8 +1,7 @@
 """Pairs of texts, with negatives or with a number, and searches whose answers are known.
 
-rows = pair_rows("pairs.csv")                        (anchor, positive, negatives ...), or
-                                                     (text, text, number)
-SearchData.of_pairs(rows).scores(model)              each positive among all positives
+pairs = pairs_in(pair_rows("pairs.csv"), scored=False)
+SearchData.of_pairs(pairs).scores(model)             each positive among all positives
 SearchData.read("scifact").scores(model)             a folder of BEIR (Thakur et al. 2021):
 
     queries.jsonl       {"_id": "1", "text": "..."}
@@ -11,7 +10,7 @@ SearchData.read("scifact").scores(model)             a folder of BEIR (Thakur et
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 
 from regard.data.in_memory import column_names, infer_columns, is_path, plain_names
-from regard.data.readers import RowReader, columns_in_header, field_value, open_table
+from regard.data.readers import Record, RowReader, columns_in_header, field_value, open_table
 from regard.errors import DataError
 from regard.habit_names import TARGETS
 from regard.metrics.retrieval import RECALLS, Retrieval
@@ -33,25 +32,51 @@ from regard.tasks.text_tasks import number_in
 QUERIES = 256  # that are compared with the corpus together
 
 
-Row = Sequence[Any]  # texts and lists of texts, or two texts and a number
+@dataclass(frozen=True)
+class Pair:
+    """A row: an anchor, its positive and texts that are none; or two texts and how alike they are.
+
+    line: of the file.
+    """
+
+    line: int
+    anchor: str
+    positive: str
+    negatives: Sequence[str] = ()
+    score: float = 0.0
 
 
-def fields_of_rows(rows: RowReader) -> list[tuple[int, list[Any]]]:
-    """The fields of rows as texts, or lists of texts, each row with its line.
+def texts_in(rows: RowReader, row: Record, line: int, columns: Iterable[str]) -> list[str]:
+    """The texts in some columns of a row, each of which may hold a list.
 
     Raises:
-        DataError: one is neither.
+        DataError: one holds something else.
     """
-    return [
-        (
-            line,
-            [
-                value if isinstance(value, list) else rows.text(row, name, line)
-                for name, value in row.items()
-            ],
-        )
-        for line, row in rows.numbered()
-    ]
+    texts = list[str]()
+    for name in columns:
+        value = row[name]
+        texts += value if isinstance(value, list) else [rows.text(row, name, line)]
+    return texts
+
+
+def pairs_in(rows: RowReader, *, scored: bool) -> Iterator[Pair]:
+    """The pair of each row. scored: whether its third column is the number, and no negative.
+
+    Raises:
+        DataError: a row has other columns, no text in one, or no number in its third.
+    """
+    for line, row in rows.numbered():
+        if len(row) != 3 if scored else len(row) < 2:
+            must = "two texts and how alike they are" if scored else "two texts and any negatives"
+            hint = "Name the columns, such as 5,6,4. Of single texts one learns by a [teacher]."
+            raise DataError(rows.name, line, f"has {len(row)} fields, which must be {must}.", hint)
+        anchor, positive, *others = row
+        texts = rows.text(row, anchor, line), rows.text(row, positive, line)
+        if scored:
+            score = number_in(rows.text(row, others[0], line), rows.name, line)
+            yield Pair(line, *texts, score=score)
+        else:
+            yield Pair(line, *texts, texts_in(rows, row, line, others))
 
 
 def pair_rows(
@@ -71,46 +96,14 @@ def pair_rows(
     return open_table(data, tuple(columns), delimiter=delimiter)
 
 
-def are_scored(rows: Iterable[Row], columns: Sequence[int | str] = ()) -> bool:
-    """Whether rows are two texts and a number: by the name of the third column, or by its value in
-    the first row.
-    """
-    if len(columns) == 3 and plain_names([str(columns[2])])[0] in TARGETS:
-        return True
-    row = next(iter(rows), ())
+def is_scored(row: Record) -> bool:
+    """Whether a row is two texts and a number: by the name of its third column, or by the value."""
+    third = [*row][2:]
+    if len(third) != 1:
+        return False
     with suppress(ValueError, TypeError):
-        return len(row) == 3 and float(row[2]) is not None
+        return plain_names(third)[0] in TARGETS or float(row[third[0]]) is not None
     return False
-
-
-def scored_pair(
-    row: Row, file: str, line: int, limits: tuple[float, float] = (-np.inf, np.inf)
-) -> tuple[str, str, float]:
-    """Two texts and how alike they are.
-
-    limits: the least and the largest number.
-
-    Raises:
-        DataError: the row has no number in its third field, or one beyond the limits.
-    """
-    if len(row) != 3:
-        raise DataError(
-            file,
-            line,
-            f"has {len(row)} fields, but these must be two texts and how alike they are.",
-            "Name the three columns, such as 5,6,4.",
-        )
-    number = number_in(row[2], file, line)
-    if not limits[0] <= number <= limits[1]:
-        problem = f"has the number {number:g}, but this loss takes {limits[0]:g} to {limits[1]:g}."
-        hint = 'Divide the numbers, or take loss = "cosent", which reads their order alone.'
-        raise DataError(file, line, problem, hint)
-    return row[0], row[1], number
-
-
-def texts_in(row: Row) -> list[str]:
-    """The texts of a row, of which a field may be a list."""
-    return [text for field in row for text in ([field] if isinstance(field, str) else field)]
 
 
 @dataclass(frozen=True)
@@ -126,14 +119,14 @@ class SearchData:
     relevant: Mapping[str, Mapping[str, float]]
 
     @classmethod
-    def of_pairs(cls, rows: Iterable[Sequence[Any]]) -> Self:
+    def of_pairs(cls, pairs: Iterable[Pair]) -> Self:
         """Anchors as queries, whose positives are relevant among those of all anchors.
 
         Equal texts are one.
         """
         relevant = defaultdict[str, dict[str, float]](dict)
-        for anchor, positive, *_ in rows:
-            relevant[anchor][positive] = 1.0
+        for pair in pairs:
+            relevant[pair.anchor][pair.positive] = 1.0
         corpus = {text: text for of_anchor in relevant.values() for text in of_anchor}
         return cls({anchor: anchor for anchor in relevant}, corpus, relevant)
 

@@ -28,7 +28,7 @@ from regard.tasks.batching import TooLong
 from regard.tasks.embedder import EmbedsTexts, TextMatch, best_matches, products
 from regard.tasks.encoder_training import weights_digest
 from regard.tasks.folders import Model, as_task, load
-from regard.tasks.retrieval import SearchData, fields_of_rows, pair_rows
+from regard.tasks.retrieval import SearchData, pair_rows, pairs_in
 from regard.tasks.task import Task
 
 FACTS, VECTORS, TEXTS = "index.json", "vectors.npy", "texts.jsonl"
@@ -248,11 +248,10 @@ def mine_negatives(
         DataError: the pairs cannot be read.
     """
     check_at_least(1, num_negatives=num_negatives, range_max=range_max - range_min)
-    rows = list(
-        dict.fromkeys((row[0], row[1]) for _, row in fields_of_rows(pair_rows(pairs, columns)))
-    )
-    relevant = SearchData.of_pairs(rows).relevant
-    texts = list(dict.fromkeys([positive for _, positive in rows] + list(corpus)))
+    read = pairs_in(pair_rows(pairs, columns), scored=False)
+    distinct = {(pair.anchor, pair.positive): pair for pair in read}
+    relevant = SearchData.of_pairs(distinct.values()).relevant
+    texts = list(dict.fromkeys([positive for _, positive in distinct] + list(corpus)))
     index = SearchIndex.build(as_task(model), texts, **options)
     most = range_max + 1 + max(map(len, relevant.values()))  # its positives and itself are left out
     cosines = {
@@ -260,7 +259,7 @@ def mine_negatives(
         for anchor, matches in zip(relevant, index.search(list(relevant), most), strict=True)
     }
     mined = []
-    for anchor, positive in rows:
+    for anchor, positive in distinct:
         ranked, most_alike = cosines[anchor], np.inf
         if relative_margin is not None:  # a positive below all that was found leaves none
             most_alike = (1 - relative_margin) * ranked.get(positive, -np.inf)

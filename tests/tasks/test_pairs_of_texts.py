@@ -203,7 +203,7 @@ def test_pairs_are_read_by_the_usual_names(bert, tmp_path, data, columns, goal):
 @pytest.mark.parametrize(
     "options, error, message",
     [
-        ({"train": JSONL, "columns": ["query"]}, DataError, "is no pair"),
+        ({"train": JSONL, "columns": ["query"]}, DataError, "has 1 fields, .* two texts"),
         ({"train": SCORES, "loss": "multiple-negatives-ranking"}, DataError, "would be a text"),
         ({"train": JSONL, "loss": "cosent"}, DataError, "has 2 fields, .* how alike"),
         ({"train": SCORES, "loss": "cosine-similarity"}, DataError, "the number 2, .* -1 to 1"),
@@ -211,7 +211,7 @@ def test_pairs_are_read_by_the_usual_names(bert, tmp_path, data, columns, goal):
             {"train": [{**row, "score": "neutral"} for row in SCORES]},
             *(DataError, "has 'neutral' where a number should be"),
         ),
-        ({"train": JSONL, "loss": "triplet"}, DataError, "is no triplet"),
+        ({"train": JSONL, "loss": "triplet"}, DataError, "has no triplets"),
         ({"train": JSONL, "margin": 2.0}, ConfigError, "`objective.margin` is no option of"),
         ({"train": JSONL, "matryoshka": [16, 17]}, ConfigError, "must be at most 16, not 17"),
         ({"train": JSONL, "teacher": {"path": "BERT"}, "scale": 3.0}, ConfigError, "teacher"),
