@@ -385,7 +385,7 @@ def test_wrong_uses_of_quantized_folders_raise_errors(model_folders, tmp_path):
         regard.quantize(model_folders / "gpt2", quantized)
     with pytest.raises(ConfigError, match="holds int8 weights, and bfloat16 ones cannot be made"):
         regard.load(quantized, quantize="bfloat16")
-    with pytest.raises(ConfigError, match="`quantize` must be one of int8, bfloat16, but is 'int9'"):
+    with pytest.raises(ConfigError, match="`quantize` must be one of int8, bfloat16, but is"):
         regard.load(model_folders / "gpt2", quantize="int9")
     with pytest.raises(ConfigError, match="holds int8 weights, which can be used but not changed"):
         model_folder.read_model(quantized)
