@@ -8,45 +8,13 @@ from typing import Any
 
 import pytest
 
-from regard.data.in_memory import rows, write_copy
-from regard.data.readers import open_table, read_labelled
+from regard.data.in_memory import rows
+from regard.data.readers import read_labelled
 from regard.errors import DataError
 from regard.sharded.parts import UnfitValue, table_of
 
-pandas = pytest.importorskip("pandas")
-polars = pytest.importorskip("polars")
-
 TEXTS, LABELS = ["a cat", "Grüße, 世界", 'quo"ted\nline'], ["yes", "no", "yes"]
-COLUMNS = {"text": TEXTS, "label": LABELS}
 RECORDS = [{"text": text, "label": label} for text, label in zip(TEXTS, LABELS, strict=True)]
-
-
-def kinds():
-    yield "pandas", pandas.DataFrame(COLUMNS)
-    yield "pandas, another index", pandas.DataFrame(COLUMNS, index=[7, 3, 3])
-    frame = pandas.DataFrame(COLUMNS)
-    yield "pandas, categories", frame.assign(label=frame.label.astype("category"))
-    yield "polars", polars.DataFrame(COLUMNS)
-    yield "columns", COLUMNS
-    yield "mappings", RECORDS
-    yield "generator", (row for row in RECORDS)
-    yield "named tuples", list(frame.itertuples(False, "Row"))
-
-
-@pytest.mark.parametrize(
-    ("kind", "data"), list(kinds()), ids=lambda one: one if type(one) is str else ""
-)
-def test_every_kind_gives_the_same_rows(kind, data):
-    found = (row._asdict() if hasattr(row, "_asdict") else row for row in rows(data))
-    assert [dict(row) for row in found] == RECORDS
-
-
-@pytest.mark.parametrize(
-    ("kind", "data"), list(kinds()), ids=lambda one: one if type(one) is str else ""
-)
-def test_rows_written_as_jsonl_are_read_back_in_order_with_equal_values(kind, data, tmp_path):
-    assert write_copy(data, tmp_path / "rows.jsonl", ("text", "label")) == 3
-    assert [*open_table(tmp_path / "rows.jsonl", ("text", "label"))] == RECORDS
 
 
 def test_a_dataset_gives_the_names_of_class_labels():

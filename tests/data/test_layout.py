@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard.attention.masks import causal, padding
 from regard.attention.multihead import CrossAttention, SelfAttention
-from regard.data.batches import IGNORE, FirstTokens, Sequences, UnpaddedLayout
+from regard.data.batches import ALL, IGNORE, FirstTokens, Sequences, UnpaddedLayout
 from regard.ops import KeyMask, UnpaddedMask
 
 LENGTHS = [[3, 9, 1, 5], [9, 1, 1, 1], [0, 9, 0, 2], [1], [70, 130, 64, 16]]
@@ -111,75 +111,33 @@ def assert_close(found: list[Tensor], wanted: list[Tensor], kind: torch.dtype) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("queries", ["all", "causal", "first"])
 @pytest.mark.parametrize("probability", [0.0, 0.3])
 @pytest.mark.parametrize("lengths", LENGTHS)
-def test_unpadded_self_attention_equals_the_padded_one(kind, is_causal, probability, lengths):
+def test_unpadded_self_attention_equals_the_padded_one(kind, queries, probability, lengths):
     """With dropout too: what is dropped is the same."""
+    lengths = [max(1, length) for length in lengths] if queries == "first" else lengths
     packing, low_precision = packed(lengths), kind == torch.bfloat16
     attention = SelfAttention(24, 3, kind="encoder", dropout=probability)
     hidden, keep = torch.randn(len(lengths), packing.width, 24), real(packing)
-    grad, mask = torch.randn_like(hidden) * keep, padded(packing, packing, is_causal)
-    wanted = passed(attention, hidden, grad, low_precision, lambda x: attention(x, mask) * keep)
+    is_causal, tokens = queries == "causal", ALL
+    flat_tokens = tokens
+    if queries == "first":
+        tokens, flat_tokens, keep = FirstTokens(), packing.first_tokens(), keep[:, :1]
+        assert torch.equal(flat_tokens.of(packing.unpad(hidden))[0], tokens.of(hidden)[:, 0])
+    grad = torch.randn(*keep.shape[:2], 24) * keep
+    mask = padded(packing, packing, is_causal)
+
+    def run_padded(x):
+        return attention(x, mask, tokens=tokens) * keep
 
     def run(x):
-        out = attention(packing.unpad(x), unpadded_mask(packing, causal=is_causal))
-        return packing.pad(out) * keep
+        mask = unpadded_mask(packing, causal=is_causal)
+        out = attention(packing.unpad(x), mask, tokens=flat_tokens)
+        return (out.transpose(0, 1) if queries == "first" else packing.pad(out)) * keep
 
+    wanted = passed(attention, hidden, grad, low_precision, run_padded)
     assert_close(passed(attention, hidden, grad, low_precision, run), wanted, kind)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("probability", [0.0, 0.3])
-def test_unpadded_attention_from_first_tokens_equals_the_padded_one(kind, probability):
-    packing, low_precision = packed([3, 30, 1, 5]), kind == torch.bfloat16
-    attention = SelfAttention(24, 3, kind="encoder", dropout=probability)
-    hidden, grad = torch.randn(4, 30, 24), torch.randn(4, 1, 24)
-    grid = padding(packing.lengths).resolve(1, 30, sequences=4)
-    wanted = passed(
-        attention, hidden, grad, low_precision, lambda x: attention(x, grid, tokens=FirstTokens())
-    )
-
-    def run(x):
-        return attention(
-            packing.unpad(x), unpadded_mask(packing), tokens=packing.first_tokens()
-        ).transpose(0, 1)
-
-    assert_close(passed(attention, hidden, grad, low_precision, run), wanted, kind)
-    flat = packing.unpad(hidden)
-    assert torch.equal(packing.first_tokens().of(flat)[0], FirstTokens().of(hidden)[:, 0])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("lengths", [[3, 30, 1, 0, 5], [30, 30], [29, 30, 30]])
-def test_unpadded_attention_from_some_tokens_equals_the_padded_one(kind, lengths):
-    """A random number of tokens of each row, of some rows none."""
-    packing, low_precision = packed(lengths, 30), kind == torch.bfloat16
-    attention = SelfAttention(24, 3, kind="encoder")
-    hidden = torch.randn(len(lengths), 30, 24)
-    keep = real(packing)[..., 0].bool()
-    wanted_tokens = (torch.rand(len(lengths), 30) < 0.3) & keep
-    wanted_tokens[1] = False
-    grad = torch.randn(int(wanted_tokens.sum()), 24)
-    grid = padding(packing.lengths).resolve(1, 30, sequences=len(lengths))
-    wanted = passed(
-        attention, hidden, grad, low_precision, lambda x: attention(x, grid)[wanted_tokens]
-    )
-
-    def run(x):
-        return attention(
-            packing.unpad(x), unpadded_mask(packing), tokens=packing.subset(wanted_tokens)
-        )[0]
-
-    found = passed(attention, hidden, grad, low_precision, run)
-    torch.testing.assert_close(
-        found[0], wanted[0], atol=1e-6 if not low_precision else 5e-3, rtol=0
-    )
-    for one, other in zip(found[1:], wanted[1:], strict=True):
-        scale = float(other.abs().max())
-        torch.testing.assert_close(
-            one / scale, other / scale, atol=2e-2 if low_precision else 1e-5, rtol=0
-        )
 
 
 @pytest.mark.parametrize("kind", KINDS)

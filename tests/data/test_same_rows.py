@@ -48,7 +48,10 @@ def kinds(path, rows: list[dict[str, Any]]):
     yield "rows", rows
     yield "tuples", [tuple(row.values()) for row in rows]
     yield "columns", columns
+    yield "generator", (row for row in rows)
     yield "pandas", frame
+    yield "pandas, another index", frame.set_index(frame.index[::-1] // 2)
+    yield "named tuples", list(frame.itertuples(False, "Row"))
     yield "polars", polars.DataFrame(columns)
     yield "datasets", datasets.Dataset.from_dict(columns)
     yield "arrow", table

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 import pytest
 import torch
 from decoding_mocks import EOS, Recurrent, batch, next_log_probs, sources
+from random_weights import new_model, randomized
 from torch import Tensor
 
 import regard
 from regard.data.batches import Sequences
 from regard.decoding import Beam, NoRepeatNGram
 from regard.errors import ConfigError
-from regard.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
-from regard.models.seq2seq import SCORES, RNNSearch, RNNSearchConfig, Seq2Seq, Seq2SeqConfig
-from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.seq2seq import SCORES
 from regard.models.wrappers import GeneratorWrapper
 from regard.state import State
 from regard.visual.decoding import FINISHED, KEPT, PRUNED, WINNER, BeamTrace
@@ -24,40 +23,38 @@ WORDS = 17
 SOURCES = [[5, 6, 7, 2], [8, 2], [9, 10, 11, 12, 13, 14, 2], [4, 15, 2]]
 
 
-def seq2seq(**options):
-    sizes = dict(d_model=8, layers=2, dropout=0.2, max_length=20)
-    return lambda: Seq2Seq(Seq2SeqConfig(WORDS, **sizes | options))
-
-
-def conv():
-    sizes = dict(d_model=8, encoder=((3, 8),) * 2, decoder=((3, 8), (2, 6), (3, 8)), max_length=20)
-    return ConvSeq2Seq(ConvSeq2SeqConfig(WORDS, **sizes))
-
-
-def search():
-    return RNNSearch(RNNSearchConfig(WORDS, d_model=8, d_embedding=6, d_score=5, d_maxout=7))
-
-
-def transformer():
-    sizes = dict(d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=2)
-    return Transformer(TransformerConfig(WORDS, **sizes))
-
-
+RECURRENT = dict(d_model=8, layers=2, dropout=0.2, max_length=20)
+HARD = dict(RECURRENT, selection="hard")
 MODELS = {
-    **{score: seq2seq(attention=score) for score in SCORES},
-    "local-m": seq2seq(window="local-m", half_width=1),
-    "local-p": seq2seq(window="local-p", half_width=2),
-    "hard": seq2seq(selection="hard"),
-    "hard, drawn": seq2seq(selection="hard", choice_seed=3),
-    "hard-expected": seq2seq(selection="hard-expected"),
-    "hard, drawn, local-m": seq2seq(
-        selection="hard-expected", choice_seed=3, window="local-m", half_width=2
+    **{score: ("lstm-seq2seq", dict(RECURRENT, attention=score)) for score in SCORES},
+    "local-m": ("lstm-seq2seq", dict(RECURRENT, window="local-m", half_width=1)),
+    "local-p": ("lstm-seq2seq", dict(RECURRENT, window="local-p", half_width=2)),
+    "hard": ("lstm-seq2seq", HARD),
+    "hard, drawn": ("lstm-seq2seq", dict(HARD, choice_seed=3)),
+    "hard-expected": ("lstm-seq2seq", dict(HARD, selection="hard-expected")),
+    "hard, drawn, local-m": (
+        "lstm-seq2seq",
+        dict(HARD, selection="hard-expected", choice_seed=3, window="local-m", half_width=2),
     ),
-    "location, local-p": seq2seq(attention="location", window="local-p", half_width=2),
-    "rnnsearch": search,
-    "conv-seq2seq": conv,
-    "transformer": transformer,
-}
+    "location, local-p": (
+        "lstm-seq2seq", dict(RECURRENT, attention="location", window="local-p", half_width=2),
+    ),
+    "rnnsearch": ("rnnsearch", dict(d_model=8, d_embedding=6, d_score=5, d_maxout=7)),
+    "conv-seq2seq": (
+        "conv-seq2seq",
+        dict(
+            d_model=8, encoder=((3, 8),) * 2, decoder=((3, 8), (2, 6), (3, 8)), max_length=20,
+        ),
+    ),
+    "transformer": (
+        "transformer", dict(d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=2),
+    ),
+}  # fmt: skip
+
+
+def model_of(name):
+    kind, options = MODELS[name]
+    return new_model(kind, WORDS, **options)
 
 
 @dataclass
@@ -117,11 +114,7 @@ def of_one_pass(model, source, target):
 @pytest.mark.parametrize("name", MODELS)
 def test_captured_attention_of_a_beam_is_that_of_one_pass_over_each_hypothesis(name):
     torch.manual_seed(1)
-    model = MODELS[name]()
-    with torch.no_grad():
-        for parameter in model.parameters():  # so large that words differ, and weights are not flat
-            parameter.add_(torch.randn_like(parameter), alpha=0.5)
-    model = model.double().eval()
+    model = randomized(model_of(name), 0.5).double().eval()  # words differ, weights are not flat
     found, follower = searched(model)
     held, steps = set(), 0
     for sentence, (source, hypotheses) in enumerate(zip(SOURCES, found, strict=True)):
@@ -143,7 +136,7 @@ def test_captured_attention_of_a_beam_is_that_of_one_pass_over_each_hypothesis(n
 
 
 def test_the_steps_of_a_search_are_no_matrix_of_one_sentence():
-    model = MODELS["general"]().eval()
+    model = model_of("general").eval()
     with regard.look(model) as record, torch.no_grad():
         Beam(size=3, max_tokens=4).run(model, Sequences.of(SOURCES[:1], 0))
     (attention,) = record.passes[0].attentions.values()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import recording
 import torch
+from random_weights import new_model, randomized
 
 import regard
 from regard.attention.cache import KeyValueCache
@@ -25,8 +26,6 @@ from regard.decoding import (
     cuda_graphs,
 )
 from regard.decoding.steps import evaluating, start
-from regard.models.gpt2 import GPT2, GPT2Config
-from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.wrappers import generator
 from regard.ops import KeyMask
 
@@ -73,20 +72,13 @@ def plain_steps(monkeypatch):
 def gpt2(length=200, **changes):
     torch.manual_seed(4)
     small = dict(d_model=16, heads=2, layers=2, max_length=length)
-    return decided(GPT2(GPT2Config(WORDS, bos=1, eos=2, **small | changes)))
+    return randomized(new_model("gpt2", WORDS, bos=1, eos=2, **small | changes), 0.3).eval()
 
 
 def transformer():
     torch.manual_seed(5)
     small = dict(d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=2)
-    return decided(Transformer(TransformerConfig(WORDS, **small)))
-
-
-def decided(model):
-    with torch.no_grad():
-        for parameter in model.parameters():  # so large that words differ
-            parameter.add_(torch.randn_like(parameter) * 0.3)
-    return model.eval()
+    return randomized(new_model("transformer", WORDS, **small), 0.3).eval()
 
 
 def stepped(model, state, tokens):

@@ -5,6 +5,7 @@ import torch
 from decoding_mocks import EOS, batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_weights import new_model, randomized
 
 from regard.attention.pruning import heads_masked
 from regard.data.batches import Sequences
@@ -16,7 +17,6 @@ from regard.decoding import (
     generate,
 )
 from regard.decoding.steps import start
-from regard.models import model_class
 
 VOCABULARY, LONGEST = 20, 64
 TOKEN = 2 * 2 * 16 * 4  # bytes of a token: keys and values, 2 layers, 16 numbers of 4 bytes
@@ -24,13 +24,8 @@ TOKEN = 2 * 2 * 16 * 4  # bytes of a token: keys and values, 2 layers, 16 number
 
 def build(seed=0, **changed):
     torch.manual_seed(seed)
-    GPT2 = model_class("gpt2")
     sizes = dict(d_model=16, heads=2, layers=2, max_length=LONGEST, eos=EOS) | changed
-    model = GPT2(GPT2.Config(vocab_size=VOCABULARY, **sizes))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-    return model.eval()
+    return randomized(new_model("gpt2", VOCABULARY, **sizes)).eval()
 
 
 def text(count, seed):

@@ -65,24 +65,6 @@ def test_greedy_search_of_ctranslate2_gives_the_same_continuation(tmp_path):
     assert task.tokenizer.decode(found.sequences_ids[0]) == wanted.removeprefix("a dog")
 
 
-@pytest.mark.parametrize(
-    ("build", "options", "said"),
-    [
-        (small.llama, {}, "cannot run the architecture Llama"),
-        (small.gpt2, {"activation": "mish"}, "needs `activation` to be 'gelu', 'gelu-tanh'"),
-        (small.gpt2, {"positions": "shaw"}, "needs `positions` to be 'learned', 'sinusoidal'"),
-        (small.bert, {"heads": {"tags": 3}}, "has no form for the head 'tags'"),
-    ],
-)
-def test_an_unsupported_model_raises_an_error_that_names_why_and_nothing_is_written(
-    build, options, said, tmp_path
-):
-    folder = build(tmp_path / "model", **options)
-    with pytest.raises(ConfigError, match=said):
-        regard.export(folder, "ctranslate2", tmp_path / "new")
-    assert [one.name for one in tmp_path.iterdir()] == ["model"]
-
-
 def test_an_existing_folder_is_not_overwritten_and_an_unknown_runtime_is_an_error(tmp_path):
     folder = small.gpt2(tmp_path / "model")
     (tmp_path / "new").mkdir()

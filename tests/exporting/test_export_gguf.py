@@ -11,13 +11,11 @@ from typer.testing import CliRunner
 
 import regard
 from regard.cli import app
-from regard.errors import ConfigError
 from regard.text.templates import Template
 
 gguf = pytest.importorskip("gguf")
 LLAMA = find_spec("llama_cpp") is not None
 ROPE = {"rope_scaling": "llama3", "rope_factor": 4.0, "rope_original_length": 64}
-WITHOUT_EOS = small.tokenizer("byte-bpe", special_tokens=())
 CASES = {
     "gpt2": (small.gpt2, {}),
     "gpt2 with its own output": (small.gpt2, {"output": "own", "norm_eps": 1e-3}),
@@ -103,29 +101,3 @@ def test_a_language_model_gets_the_tokens_before_a_prompt_and_none_behind_it(tmp
     assert tokens_around_a_text(made.path) == (ids[:1], [])
     if LLAMA:
         assert "7 of 7 texts get our ids from its own tokenizer" in made.notes
-
-
-@pytest.mark.parametrize(
-    ("build", "options", "said"),
-    [
-        (small.transformer, {}, "cannot run the architecture Transformer"),
-        (small.gpt2, {"scaled_by_layer": True}, "needs `scaled_by_layer` to be False"),
-        (small.gpt2, {"activation": "relu"}, "needs `activation` to be 'gelu-tanh', 'gelu'"),
-        (small.gpt2, {"kind": "words"}, "has no form for a words tokenizer"),
-        (
-            small.gpt2,
-            {"kind": "wordpiece"},
-            "puts one token on each side of a text of",
-        ),
-        (small.gpt2, {"words": WITHOUT_EOS, "eos": None}, r"needs an end-of-text token \(`eos`\)"),
-        (small.bert, {"heads": {"classes": 2}}, "has no form for the head 'classes'"),
-        (small.t5, {}, "cannot run the architecture T5 "),
-    ],
-)
-def test_an_unsupported_model_raises_an_error_that_names_why_and_nothing_is_written(
-    build, options, said, tmp_path
-):
-    folder = build(tmp_path / "model", **options)
-    with pytest.raises(ConfigError, match=said):
-        regard.export(folder, "gguf")
-    assert [one.name for one in tmp_path.iterdir()] == ["model"]

@@ -10,7 +10,6 @@ import torch
 
 import regard
 from regard.data.batches import Sequences
-from regard.errors import ConfigError
 from regard.exporting import ExportSource, onnx
 from regard.tasks.folders import load_float32
 
@@ -42,31 +41,6 @@ def test_onnx_runtime_gives_the_outputs_of_the_exported_model(name, tmp_path):
     # The names of labels, a threshold and how texts are pooled are there.
     written, wanted = ((one / "config.json").read_text() for one in (made.path, folder))
     assert json.loads(written) == json.loads(wanted)
-
-
-@pytest.mark.parametrize(
-    ("build", "options", "said"),
-    [
-        (small.recurrent, {}, "is given no graph of RecurrentLanguageModel"),
-        (small.bert, {"heads": {"crf": 3}}, "has no form for the head 'crf'. Save the encoder"),
-        (small.encoder, {"name": "lstm-lm"}, "is given no graph of recurrent layers"),
-        (small.encoder, {"name": "segabert"}, "SegaBert reads paragraphs, sentences, tokens of"),
-        (
-            small.encoder,
-            {"name": "bigbird", "block_size": 2, "random_blocks": 1},
-            "no graph of sparse attention.*original_full",
-        ),
-    ],
-)
-def test_an_unsupported_model_raises_an_error_that_names_why_and_nothing_is_written(
-    build, options, said, tmp_path
-):
-    folder = build(tmp_path / "model", **options)
-    with pytest.raises(ConfigError, match=said):
-        regard.export(folder, "onnx")
-    assert [one.name for one in tmp_path.iterdir()] == ["model"]
-    with pytest.raises(ConfigError, match="leave `quantize` out"):
-        regard.export(folder, "onnx", quantize="int8")
 
 
 @EXPORTED

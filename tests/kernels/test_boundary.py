@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from random_weights import new_model
 
 from regard import ops
 from regard.data.batches import Sequences
@@ -20,10 +21,7 @@ from regard.kernels import signatures
 from regard.kernels.compiled_models import CompiledEncoder, CompiledGenerator
 from regard.layers import quantized
 from regard.layers.quantized import Panels
-from regard.models.bert import Bert, BertConfig
 from regard.models.conversions import prepare
-from regard.models.gpt2 import GPT2, GPT2Config
-from regard.models.transformer import Transformer, TransformerConfig
 
 DRAWN = Path(__file__).with_name("drawn.py")
 ERRORS = (RegardError, IndexError)
@@ -78,13 +76,13 @@ def test_ids_out_of_range_raise_an_error_with_and_without_kernels(use, kind):
 SIZES = dict(d_model=64, heads=2)
 
 
+PAIR = dict(d_ff=64, encoder_layers=1, decoder_layers=2)
+DECODERS = {"gpt2": dict(layers=2, max_length=40), "transformer": PAIR}
+
+
 def decoder(name):
     torch.manual_seed(2)
-    if name == "gpt2":
-        model = GPT2(GPT2Config(50, layers=2, max_length=40, **SIZES))
-        return CompiledGenerator(prepare(model.eval()))
-    config = TransformerConfig(50, d_ff=64, encoder_layers=1, decoder_layers=2, **SIZES)
-    return CompiledGenerator(prepare(Transformer(config).eval()))
+    return CompiledGenerator(prepare(new_model(name, 50, **SIZES, **DECODERS[name]).eval()))
 
 
 def started(model):
@@ -145,7 +143,7 @@ def test_texts_with_invalid_lengths_or_ids_raise_an_error(use):
     use("fast")
     torch.manual_seed(0)
     sizes = dict(d_model=32, d_ff=32, heads=2, layers=2, max_length=20)
-    model = CompiledEncoder(prepare(Bert(BertConfig(60, **sizes)).eval()))
+    model = CompiledEncoder(prepare(new_model("bert", 60, **sizes).eval()))
     texts = Sequences.of([[3, 4, 5], [1, 2]], 0)
     wanted = model.encode(texts)
     for lengths in ([9, 2], [-1, 2], [3, 1 << 40], [3]):

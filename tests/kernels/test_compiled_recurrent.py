@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from random_weights import new_model
 
 import regard
 from regard.data.batches import Sequences
@@ -14,27 +15,25 @@ from regard.kernels.program import Program
 from regard.layers.quantized import QuantizedRecurrent
 from regard.layers.recurrent import CELLS
 from regard.models.conversions import prepare
-from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
-from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.models.wrappers import generator
 
 WORDS, WIDTH = 101, 72
 PROMPTS = [[3, 4, 5], [1], [7, 8, 9, 10, 11, 12]]
 
 MODELS = {
-    cell: lambda cell=cell: RecurrentLanguageModel(RecurrentConfig(WORDS, cell, WIDTH, tied=True))
-    for cell in CELLS
-} | {
-    f"seq2seq, {attention}": lambda attention=attention: Seq2Seq(
-        Seq2SeqConfig(WORDS, WIDTH, 2, attention)
-    )
-    for attention in ("none", "additive", "dot", "scaled-dot", "general")
+    **{cell: ("lstm-lm", dict(cell=cell, d_model=WIDTH, tied=True)) for cell in CELLS},
+    **{
+        f"seq2seq, {kind}": ("lstm-seq2seq", dict(d_model=WIDTH, layers=2, attention=kind))
+        for kind in ("none", "additive", "dot", "scaled-dot", "general")
+    },
 }
 
 
-def spread(model):
+def made(name):
     """Weights so large that the answers of a model differ from word to word."""
     torch.manual_seed(1)
+    kind, options = MODELS[name]
+    model = new_model(kind, WORDS, **options)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.12)
     return model.eval()
@@ -76,7 +75,7 @@ def test_quantized_layers_are_close_to_float32_ones(use, monkeypatch, kind, weig
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 @pytest.mark.parametrize("name", MODELS)
 def test_kernels_give_the_scores_of_torch(use, name, weights):
-    model = spread(MODELS[name]())
+    model = made(name)
     wide = scores(model)
     prepare(model, weights)
     use(None)
@@ -109,7 +108,7 @@ def steps(monkeypatch):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_is_one_call_unless_attention_is_additive(use, steps, name):
     use("fast")
-    model = prepare(spread(MODELS[name]()), "bfloat16")
+    model = prepare(made(name), "bfloat16")
     scores(model)
     assert len(steps) == (0 if "additive" in name else 3)  # one of the four has several tokens
     steps.clear()
@@ -124,7 +123,7 @@ def test_a_step_is_one_call_unless_attention_is_additive(use, steps, name):
 @pytest.mark.parametrize("name", ["lstm", "gru", "seq2seq, general"])
 def test_states_of_compiled_and_plain_steps_are_interchangeable(use, name, size):
     """Each step gives the same scores, whether or not kernels made the steps before it."""
-    model = prepare(spread(MODELS[name]()), "bfloat16")
+    model = prepare(made(name), "bfloat16")
     state, tokens = start(model, Sequences.of(PROMPTS, 0))
     rows = torch.arange(3).repeat_interleave(size)
     state, tokens = state.select(rows), tokens[rows]
@@ -143,7 +142,7 @@ def test_states_of_compiled_and_plain_steps_are_interchangeable(use, name, size)
 
 def test_capture_uses_the_plain_step_and_wrong_tokens_raise_an_error(use, steps):
     use("fast")
-    model = prepare(spread(MODELS["seq2seq, dot"]()), "bfloat16")
+    model = prepare(made("seq2seq, dot"), "bfloat16")
     state, tokens = start(model, Sequences.of(PROMPTS, 0))
     compiled = generator(model)
     whole, _ = compiled.step(tokens, state.copy())

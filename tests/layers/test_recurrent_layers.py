@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch_twins import copy_layer, torch_lstm
 
 from regard import ops
 from regard.layers.recurrent import CELLS, LSTM, BidirectionalStack, Stack
@@ -17,20 +18,6 @@ from regard.state import Cells
 
 THEIRS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 KINDS = sorted(CELLS)
-
-
-def copy_layer(layer, other, suffix):
-    """Give torch's layer our weights; it has a second bias everywhere, which stays zero."""
-    ours = {
-        "weight_ih": layer.input.weight,
-        "weight_hh": layer.recurrent.weight,
-        "bias_ih": layer.input.bias,
-        "bias_hh": layer.recurrent.bias,
-    }
-    with torch.no_grad():
-        for name, value in ours.items():
-            theirs = getattr(other, f"{name}_{suffix}")
-            theirs.zero_() if value is None else theirs.copy_(value)
 
 
 def twins(kind, d_in=5, d_model=6, layers=2):
@@ -110,10 +97,7 @@ def test_the_lstm_step_equals_its_equations_and_passes_gradcheck():
 def test_a_bidirectional_stack_equals_that_of_torch():
     torch.manual_seed(0)
     ours = BidirectionalStack(LSTM, 5, 8, 2).double()
-    theirs = nn.LSTM(5, 4, 2, batch_first=True, bidirectional=True).double()
-    for n, (ahead, back) in enumerate(zip(ours.ahead, ours.back, strict=True)):
-        copy_layer(ahead, theirs, f"l{n}")
-        copy_layer(back, theirs, f"l{n}_reverse")
+    theirs = torch_lstm(ours)
     x, lengths = torch.randn(4, 7, 5, dtype=torch.float64), torch.tensor([3, 7, 1, 5])
     packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
     expected, (hidden, _) = theirs(packed)

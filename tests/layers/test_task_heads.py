@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from random_weights import randomized
 from torch import nn
 
 from regard.data.batches import IGNORE, Sequences
@@ -88,10 +89,7 @@ def test_the_masked_lm_head_equals_the_formula_of_bert(tied):
     torch.manual_seed(2)
     embedding = nn.Embedding(9, D)
     softmax = Softmax(D, 9, tied=embedding if tied else None, bias=True)
-    head = MaskedLMHead(D, "gelu", 1e-12, softmax)
-    with torch.no_grad():
-        for parameter in head.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
+    head = randomized(MaskedLMHead(D, "gelu", 1e-12, softmax), 0.3)
     states = hidden()
     assert (head.softmax.weight is embedding.weight) == tied
     dense = head.inner.dense

@@ -204,10 +204,7 @@ def folder(tmp_path):
             num_hidden_layers=2, num_attention_heads=3, max_position_embeddings=16,
         )  # fmt: skip
         torch.manual_seed(0)
-        model = getattr(transformers, f"Electra{ending}")(config).eval()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(torch.randn_like(parameter) * 0.3)
+        model = randomized(getattr(transformers, f"Electra{ending}")(config).eval())
         model.save_pretrained(tmp_path)
         tokenizer.save_pretrained(tmp_path)
         return model, tokenizer

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from random_weights import randomized
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch_twins import torch_lstm
 
 from regard.data.batches import Sequences
 from regard.layers.pooling import choice_of
@@ -27,11 +30,7 @@ def tokenizer(vocabulary: int = 8):
 def build(characters: str, **options) -> BiLSTM:
     torch.manual_seed(1)
     config = BiLSTMConfig(tokenizer().vocab_size, characters=characters, **{**SMALL, **options})
-    model = BiLSTM(config).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return model
+    return randomized(BiLSTM(config).double().eval(), 0.3)
 
 
 def batch_of(model: BiLSTM, texts: list[list[str]]) -> Sequences:
@@ -40,25 +39,13 @@ def batch_of(model: BiLSTM, texts: list[list[str]]) -> Sequences:
     return model.complete(Sequences.of(rows, 0), reader)
 
 
-def torch_lstm(part, d_in: int, d_model: int) -> nn.LSTM:
-    """torch's bidirectional LSTM of one level with the weights of ours."""
-    made = nn.LSTM(d_in, d_model // 2, bidirectional=True, batch_first=True).double()
-    with torch.no_grad():
-        for layer, end in ((part.ahead[0], ""), (part.back[0], "_reverse")):
-            getattr(made, f"weight_ih_l0{end}").copy_(layer.input.weight)
-            getattr(made, f"weight_hh_l0{end}").copy_(layer.recurrent.weight)
-            getattr(made, f"bias_ih_l0{end}").copy_(layer.input.bias)
-            getattr(made, f"bias_hh_l0{end}").zero_()
-    return made
-
-
 def naive_word(model: BiLSTM, word: str) -> Tensor:
     """The vector of the characters of one word: marks of its ends around its bytes."""
     marked = [258, *word.encode()[:7], 259]
     ids = torch.tensor([[one + 1 for one in marked]])
     part = model.characters
     if model.config.characters == "lstm":
-        _, (end, _) = torch_lstm(part.recurrent, 4, 6)(part.embedding(ids))
+        _, (end, _) = torch_lstm(part.recurrent)(part.embedding(ids))
         return torch.cat([end[0, 0], end[1, 0]])
     padded = torch.cat([ids, torch.full((1, 9 - ids.size(1)), 261)], 1)  # as long as `word_length`
     return torch.tanh(part.convolutions[0](part.embedding(padded).mT).amax(2))[0]
@@ -83,7 +70,7 @@ def test_hidden_states_and_gradients_equal_those_of_torchs_layers(characters):
     packed = pack_padded_sequence(
         nn.utils.rnn.pad_sequence(rows, batch_first=True), lengths, True, enforce_sorted=False
     )
-    lstm = torch_lstm(model.recurrent, rows[0].size(1), 8)
+    lstm = torch_lstm(model.recurrent)
     wanted, _ = pad_packed_sequence(lstm(packed)[0], batch_first=True)
     keep = torch.arange(5) < lengths[:, None]
     torch.testing.assert_close(found[keep], wanted[keep])
@@ -119,18 +106,10 @@ def naive(model: KimCNN, row: list[int]) -> Tensor:
     if model.frozen is not None:
         words = words + model.frozen.weight[row]
     features = []
-    for conv, (width, count) in zip(model.convolutions, model.config.filters, strict=True):
-        for f in range(count):
-            column = []
-            for t in range(len(row)):
-                total = conv.bias[f]
-                for k in range(width):
-                    at = t - (width - 1) // 2 + k
-                    if 0 <= at < len(row):
-                        total = total + conv.weight[f, :, k] @ words[at]
-                column.append(total.clamp(min=0))
-            features.append(torch.stack(column))
-    return torch.stack(features, 1)
+    for conv, (width, _) in zip(model.convolutions, model.config.filters, strict=True):
+        padded = F.pad(words.T, ((width - 1) // 2, width // 2))
+        features.append(F.conv1d(padded[None], conv.weight, conv.bias)[0].relu())
+    return torch.cat(features).T
 
 
 @pytest.mark.parametrize("vectors", ["non-static", "static", "multichannel"])
@@ -175,21 +154,6 @@ def encoder() -> Bert:
     return made
 
 
-def theirs(model: Features) -> nn.LSTM:
-    """Torch's own biLSTM with the same weights."""
-    levels, width = model.recurrent, model.config.d_model // 2
-    lstm = nn.LSTM(levels.ahead[0].input.in_features, width, len(levels.ahead),
-                   batch_first=True, bidirectional=True)  # fmt: skip
-    with torch.no_grad():
-        for level, both in enumerate(zip(levels.ahead, levels.back, strict=True)):
-            for ending, one in zip(("", "_reverse"), both, strict=True):
-                getattr(lstm, f"weight_ih_l{level}{ending}").copy_(one.input.weight)
-                getattr(lstm, f"weight_hh_l{level}{ending}").copy_(one.recurrent.weight)
-                getattr(lstm, f"bias_ih_l{level}{ending}").copy_(one.input.bias)
-                getattr(lstm, f"bias_hh_l{level}{ending}").zero_()
-    return lstm
-
-
 @pytest.mark.parametrize(
     ("layers", "combine"), [(0, "concat"), ((1, 4), "sum"), (None, "concat"), (None, "mix")]
 )
@@ -205,7 +169,7 @@ def test_features_equal_a_torch_bilstm_over_the_chosen_layers(layers, combine):
     wanted = known(inner.states(BATCH))
     torch.testing.assert_close(feature, wanted)
     packed = pack_padded_sequence(wanted, BATCH.lengths, batch_first=True, enforce_sorted=False)
-    expected, _ = pad_packed_sequence(theirs(model)(packed)[0], batch_first=True)
+    expected, _ = pad_packed_sequence(torch_lstm(model.recurrent)(packed)[0], batch_first=True)
     torch.testing.assert_close(hidden[BATCH.keep], expected[BATCH.keep], atol=1e-6, rtol=1e-5)
     assert torch.equal(model.encode(BATCH), hidden)
 

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from random_weights import new_model, randomized
 
 import regard
 from regard.data.batches import PairBatch, Sequences
 from regard.decoding.steps import start
 from regard.errors import CheckpointError, ConfigError
 from regard.models import as_encoder_decoder
-from regard.models.composed import DecoderOnly, DecoderOnlyConfig
-from regard.models.gpt2 import GPT2, GPT2Config
-from regard.models.llama import Llama, LlamaConfig
-from regard.models.recurrent import AwdLstm, AwdLstmConfig, RecurrentConfig, RecurrentLanguageModel
-from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
-from regard.models.transformer_xl_variants import (
-    CompressiveTransformer,
-    CompressiveTransformerConfig,
-    SegaTransformerXL,
-    SegaTransformerXLConfig,
-)
-from regard.models.xlnet import Xlnet, XlnetConfig
 from regard.tasks.text_to_text import text_to_text_loss
 
 V, BOS, EOS = 20, 1, 2
@@ -29,41 +18,30 @@ SOURCES = [[5, 6, 7, EOS], [8, EOS], [9, 10, 11, 12, 13, EOS], [EOS]]
 TARGETS = [[BOS, 14, 15, EOS], [BOS, 5, 6, 7, 8, EOS], [BOS, EOS], [BOS, 9, EOS]]
 SPECIAL = dict(pad=0, bos=BOS, eos=EOS)
 MODELS = {
-    "gpt2": lambda: GPT2(
-        GPT2Config(V, d_model=8, heads=2, layers=2, max_length=32, dropout=0.0, **SPECIAL)
-    ),
-    "llama": lambda: Llama(
-        LlamaConfig(V, d_model=8, d_ff=12, heads=4, key_value_heads=2, layers=2, **SPECIAL)
-    ),
-    "lstm-lm": lambda: RecurrentLanguageModel(RecurrentConfig(V, d_model=8)),
+    "gpt2": dict(heads=2, layers=2, max_length=32, dropout=0.0, **SPECIAL),
+    "llama": dict(d_ff=12, heads=4, key_value_heads=2, layers=2, **SPECIAL),
+    "lstm-lm": {},
 }
-MEMORY = dict(d_model=8, d_ff=8, heads=2, layers=2, memory_length=3, bos=BOS, eos=EOS)
-WITH_MEMORY = {  # of fewer tokens than the texts have
-    "transformer-xl": lambda: TransformerXL(TransformerXLConfig(V, **MEMORY)),
-    "from-zeros": lambda: TransformerXL(TransformerXLConfig(V, memory_start="zeros", **MEMORY)),
-    "same-length": lambda: TransformerXL(TransformerXLConfig(V, same_length=True, **MEMORY)),
-    "compressive": lambda: CompressiveTransformer(
-        CompressiveTransformerConfig(V, compressed_length=1, compression_rate=2, **MEMORY)
-    ),
-    "sega": lambda: SegaTransformerXL(
-        SegaTransformerXLConfig(V, sentence_ends=(7, 12), paragraph_ends=(8,), **MEMORY)
-    ),
-}
+MEMORY = dict(d_ff=8, heads=2, layers=2, memory_length=3, bos=BOS, eos=EOS)
+WITH_MEMORY = [  # of fewer tokens than the texts have
+    ("transformer-xl", MEMORY),
+    ("transformer-xl", dict(MEMORY, memory_start="zeros")),
+    ("transformer-xl", dict(MEMORY, same_length=True)),
+    ("compressive-transformer", dict(MEMORY, compressed_length=1, compression_rate=2)),
+    ("sega-transformer-xl", dict(MEMORY, sentence_ends=(7, 12), paragraph_ends=(8,))),
+]
 
 
-def both(name: str):
+def both(name: str, options: dict):
     """A language model with large weights, and the model around it."""
     torch.manual_seed(0)
-    inner = (MODELS | WITH_MEMORY)[name]().eval()
-    with torch.no_grad():
-        for parameter in inner.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
+    inner = randomized(new_model(name, V, d_model=8, **options).eval(), 0.3)
     return inner, as_encoder_decoder(inner).eval()
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_the_loss_of_targets_and_its_gradient_are_those_of_the_joined_texts(name):
-    inner, model = both(name)
+@pytest.mark.parametrize(("name", "options"), MODELS.items())
+def test_the_loss_of_targets_and_its_gradient_are_those_of_the_joined_texts(name, options):
+    inner, model = both(name, options)
     batch = PairBatch(Sequences.of(SOURCES, 0), Sequences.of(TARGETS, 0))
     loss, count = text_to_text_loss(model, batch)
     wanted = torch.zeros(())
@@ -81,9 +59,9 @@ def test_the_loss_of_targets_and_its_gradient_are_those_of_the_joined_texts(name
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", [*MODELS, *WITH_MEMORY])
-def test_steps_behind_sources_of_different_lengths_equal_the_joined_text(name):
-    inner, model = both(name)
+@pytest.mark.parametrize(("name", "options"), [*MODELS.items(), *WITH_MEMORY])
+def test_steps_behind_sources_of_different_lengths_equal_the_joined_text(name, options):
+    inner, model = both(name, options)
     state, first = start(model, Sequences.of(SOURCES, 0))
     assert first.tolist() == [[BOS]] * len(SOURCES)
     tokens = torch.tensor([[BOS, 5, 9, 13, 4]] * len(SOURCES))
@@ -98,12 +76,12 @@ def test_steps_behind_sources_of_different_lengths_equal_the_joined_text(name):
 
 
 def test_a_model_that_does_not_predict_in_order_is_not_taken():
-    xlnet = Xlnet(XlnetConfig(V, d_model=8, d_ff=8, heads=2, layers=1))
-    backward = AwdLstm(AwdLstmConfig(V, d_model=8, d_hidden=8, layers=2, backward=True))
+    xlnet = new_model("xlnet", V, d_model=8, d_ff=8, heads=2, layers=1)
+    backward = new_model("awd-lstm", V, d_model=8, d_hidden=8, layers=2, backward=True)
     for model in (xlnet, backward, torch.nn.Linear(2, 2)):
         assert as_encoder_decoder(model) is None
     with pytest.raises(ConfigError, match="no token that ends a text"):
-        as_encoder_decoder(GPT2(GPT2Config(V, d_model=8, heads=2, layers=1)))
+        as_encoder_decoder(new_model("gpt2", V, d_model=8, heads=2, layers=1))
 
 
 def test_the_inner_model_must_be_a_language_model_without_fields_of_the_whole():
@@ -116,7 +94,7 @@ def test_the_inner_model_must_be_a_language_model_without_fields_of_the_whole():
         ("`base_model.backward` would have no effect", "awd-lstm", backward),
     ):
         with pytest.raises(CheckpointError, match=message):
-            DecoderOnly(DecoderOnlyConfig(V, decoder, base_model))
+            new_model("decoder-only", V, decoder=decoder, base_model=base_model)
 
 
 ROWS = [(text, " ".join(text.split()[::-1])) for text in (

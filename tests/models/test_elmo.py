@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from random_weights import randomized
 from torch import Tensor
+from torch.nn import functional as F
 
 from regard.data.batches import Sequences
 from regard.errors import RegardError
@@ -44,11 +46,8 @@ def tokenizer() -> OpenVocabulary:
 def build(name: str = "as published", **options) -> Elmo:
     torch.manual_seed(3)
     config = ElmoConfig(tokenizer().vocab_size, **{**SMALL, **VARIANTS[name], **options})
-    model = Elmo(config).eval()
-    with torch.no_grad():  # biases of zero hide mistakes
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
-        model.embedding.weight[0] = 0
+    model = randomized(Elmo(config).eval(), 0.3)
+    model.embedding.weight.data[0] = 0
     return model
 
 
@@ -80,27 +79,20 @@ class Naive:
 
     def word(self, characters: list[int]) -> Tensor:
         config, w = self.config, self.w
-        vectors = [w["words.characters.embedding.weight"][c] for c in characters]
+        vectors = w["words.characters.embedding.weight"][characters].T  # (D, characters)
         filters = []
         for n, (width, count) in enumerate(config.filters):
-            kernel = w[f"words.characters.convolutions.{n}.weight"]  # (F, D, width)
-            bias = w[f"words.characters.convolutions.{n}.bias"]
-            windows = []
-            for start in range(config.word_length - width + 1):
-                total = bias
-                for offset in range(width):
-                    total = total + kernel[:, :, offset] @ vectors[start + offset]
-                windows.append(total)
-            filters.append(torch.stack(windows).max(0).values)
-            assert filters[-1].shape == (count,)
+            name = f"words.characters.convolutions.{n}"
+            kernel, bias = w[f"{name}.weight"], w[f"{name}.bias"]
+            assert kernel.shape[::2] == (count, width)
+            filters.append(F.conv1d(vectors[None], kernel, bias)[0].amax(1))
         x = torch.cat(filters)
-        x = torch.where(x > 0, x, 0 * x) if config.activation == "relu" else torch.tanh(x)
+        x = x.relu() if config.activation == "relu" else x.tanh()
         for n in range(config.highway_layers):
             name = f"words.highways.{n}"
-            gate = w[f"{name}.gate.weight"] @ x + w[f"{name}.gate.bias"]
+            carry = (w[f"{name}.gate.weight"] @ x + w[f"{name}.gate.bias"]).sigmoid()
             new = w[f"{name}.transform.weight"] @ x + w[f"{name}.transform.bias"]
-            carry = 1 / (1 + torch.exp(-gate))
-            x = carry * new.clamp(min=0) + (1 - carry) * x
+            x = carry * new.relu() + (1 - carry) * x
         if "words.projection.weight" in w:
             x = w["words.projection.weight"] @ x + w["words.projection.bias"]
         return x
@@ -116,9 +108,8 @@ class Naive:
             for x in words:
                 gates = w["input.weight"] @ x + w["input.bias"] + w["recurrent.weight"] @ hidden
                 i, f, g, o = gates.split(config.d_cell)
-                cell = sigmoid(f) * cell + sigmoid(i) * torch.tanh(g)
-                cell = clipped(cell, config.cell_clip)
-                hidden = w["projection.weight"] @ (sigmoid(o) * torch.tanh(cell))
+                cell = clipped(f.sigmoid() * cell + i.sigmoid() * g.tanh(), config.cell_clip)
+                hidden = w["projection.weight"] @ (o.sigmoid() * cell.tanh())
                 hidden = clipped(hidden, config.projection_clip)
                 outputs.append(hidden + x if n and config.residual else hidden)
             words = outputs
@@ -139,17 +130,12 @@ class Naive:
         return found, [ahead_end, back_end]
 
     def mix(self, layers: list[Tensor]) -> Tensor:
-        scalars = self.w["mix.scalars"].exp()
-        shares = scalars / scalars.sum()
+        shares = self.w["mix.scalars"].softmax(0)
         return self.w["mix.gamma"] * sum(s * h for s, h in zip(shares, layers, strict=True))
 
 
-def sigmoid(x: Tensor) -> Tensor:
-    return 1 / (1 + torch.exp(-x))
-
-
 def clipped(x: Tensor, limit: float | None) -> Tensor:
-    return x if limit is None else torch.minimum(torch.maximum(x, x * 0 - limit), x * 0 + limit)
+    return x if limit is None else x.clamp(-limit, limit)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

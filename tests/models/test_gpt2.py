@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from random_weights import randomized
 
 import regard
 from regard.checkpoints.formats import to_published
@@ -77,11 +78,7 @@ def test_empty_prompts_without_bos_and_texts_beyond_the_context_raise_errors():
 def model_of(kind=GPT3, **options):
     torch.manual_seed(0)
     sizes = dict(d_model=8, heads=2, layers=4, max_length=80, window=4) | options
-    model = kind(kind.Config(19, bos=1, eos=2, **sizes))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-    return model.double().eval()
+    return randomized(kind(kind.Config(19, bos=1, eos=2, **sizes))).double().eval()
 
 
 def ids(rows: int, length: int) -> torch.Tensor:

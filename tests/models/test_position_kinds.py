@@ -8,6 +8,7 @@ from typing import get_args
 
 import pytest
 import torch
+from random_weights import new_model, randomized
 from torch import nn
 
 from regard import ops
@@ -43,12 +44,7 @@ WITH_RELATIONS = (*RELATIVE, "dependency-relative")
 
 def build(name: str, positions: str):
     torch.manual_seed(0)
-    kind = model_class(name)
-    model = kind(kind.Config(vocab_size=20, positions=positions, **SIZES[name]))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-    return model.eval()
+    return randomized(new_model(name, 20, positions=positions, **SIZES[name])).eval()
 
 
 def batch(rows: int = 2, count: int = 7, length: int | None = None) -> Sequences:

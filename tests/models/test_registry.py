@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from captured_weights import heard_by
+from random_weights import new_model, randomized
 from torch import Tensor, nn
 
 from regard.attention.capture import CapturePoint
@@ -270,15 +271,10 @@ def build(case: tuple[str, int]) -> nn.Module:
     name, n = case
     assert name in TINY, f"give {name} a tiny configuration in {__name__}"
     torch.manual_seed(0)
-    kind = model_class(name)
-    known = {field.name for field in fields(kind.Config)}
+    known = {field.name for field in fields(model_class(name).Config)}
     special = {"pad": PAD, "bos": BOS, "eos": EOS}
     special = {role: number for role, number in special.items() if role in known}
-    model = kind(kind.Config(vocab_size=V, **special, **TINY[name][n]))
-    with torch.no_grad():  # zeros and ones of a fresh model hide mistakes
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-    return model.eval()
+    return randomized(new_model(name, V, **special, **TINY[name][n])).eval()
 
 
 def reads_source(model: nn.Module | type) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from random_weights import randomized
+from torch.nn import functional as F
 
 from regard.attention.selection import CHOICE_LOG_PROBS
 from regard.data.batches import Sequences
@@ -21,11 +23,7 @@ SMALL = dict(d_region=REGION, d_model=D, d_embedding=WORD, dropout=0.0)
 
 def made(**options):
     torch.manual_seed(1)
-    model = ShowAttendTell(ShowAttendTellConfig(V, **SMALL | options))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
-    return model
+    return randomized(ShowAttendTell(ShowAttendTellConfig(V, **SMALL | options)), 0.3)
 
 
 def images(count=3, regions=4):
@@ -33,47 +31,37 @@ def images(count=3, regions=4):
     return RegionTable(numbers.astype(np.float32))
 
 
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
 class Naive:
     """One image, one word at a time."""
 
     def __init__(self, model):
-        state = model.double().state_dict().items()
-        self.weights = {name: value.numpy() for name, value in state}
+        self.weights = model.double().state_dict()
         self.attends = model.config.attention != "mean"
 
     def linear(self, name, x):
-        found = self.weights[f"{name}.weight"] @ x
-        return found + self.weights.get(f"{name}.bias", 0)
+        return F.linear(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))
 
     def scores(self, regions, words):
         mean = regions.mean(0)
-        h, c = np.tanh(self.linear("first_hidden", mean)), np.tanh(self.linear("first_cell", mean))
+        h, c = self.linear("first_hidden", mean).tanh(), self.linear("first_cell", mean).tanh()
         found, alphas = [], []
         for word in words:
-            energies = np.zeros(len(regions))
-            for i, region in enumerate(regions):
-                if self.attends:
-                    inner = self.linear("score.query", h) + self.linear("score.key", region)
-                    energies[i] = self.weights["score.weigh.weight"][0] @ np.tanh(inner)
-            alpha = np.exp(energies - energies.max())
-            alpha /= alpha.sum()
-            context = sum(a * region for a, region in zip(alpha, regions, strict=True))
-            context = sigmoid(self.linear("gate", h)) * context
+            energies = torch.zeros(len(regions)).double()
+            if self.attends:
+                inner = self.linear("score.query", h) + self.linear("score.key", regions)
+                energies = self.linear("score.weigh", inner.tanh())[:, 0]
+            alphas.append(energies.softmax(0))
+            context = self.linear("gate", h).sigmoid() * (alphas[-1] @ regions)
             embedded = self.weights["embedding.weight"][word]
             gates = self.linear("words", embedded)
-            gates = gates + self.linear("gates", np.concatenate([context, h]))
-            i, f, g, o = np.split(gates, 4)
-            c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-            h = sigmoid(o) * np.tanh(c)
+            gates = gates + self.linear("gates", torch.cat([context, h]))
+            i, f, g, o = gates.chunk(4)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            h = o.sigmoid() * c.tanh()
             output = embedded + self.linear("hidden_output", h)
             output = output + self.linear("context_output", context)
             found.append(self.linear("head", output))
-            alphas.append(alpha)
-        return np.array(found), np.array(alphas)
+        return torch.stack(found), torch.stack(alphas)
 
 
 @pytest.mark.parametrize("attention", ["soft", "mean"])
@@ -88,9 +76,10 @@ def test_scores_and_weights_are_those_of_the_equations(attention, regions):
     weights = output.extras[ATTENTION_WEIGHTS]
     assert weights.shape == (3, 4, regions)
     for row, image in enumerate((2, 0, 1)):
-        wanted, alphas = naive.scores(table.features[image].astype(np.float64), words[row])
-        torch.testing.assert_close(scores[row], torch.from_numpy(wanted))
-        torch.testing.assert_close(weights[row], torch.from_numpy(alphas))
+        regions = torch.from_numpy(table.features[image].astype(np.float64))
+        wanted, alphas = naive.scores(regions, words[row])
+        torch.testing.assert_close(scores[row], wanted)
+        torch.testing.assert_close(weights[row], alphas)
 
 
 def test_the_weights_of_hard_attention_are_those_before_the_choice():

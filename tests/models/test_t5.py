@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from random_weights import randomized
 from their_encoder_decoders import (
     assert_same_logits_and_gradients,
     batch,
@@ -38,10 +39,8 @@ def theirs(kind: str = "t5", untied: bool = False, head: str = "", **options) ->
     name = CLASSES[kind]
     config = getattr(transformers, f"{name}Config")(**SMALL | options)
     torch.manual_seed(0)
-    model = getattr(transformers, name + (head or "ForConditionalGeneration"))(config).eval()
-    with torch.no_grad():  # norms that are one, and biases that are zero, hide mistakes
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
+    kind = getattr(transformers, name + (head or "ForConditionalGeneration"))
+    model = randomized(kind(config).eval())
     if untied:
         model.lm_head.weight = nn.Parameter(torch.randn_like(model.shared.weight))
     return model

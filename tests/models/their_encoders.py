@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import random_weights
 import torch
 from torch import Tensor, nn
 
@@ -135,10 +136,7 @@ def heads_of(family: str, ending: str) -> tuple[str, ...]:
 def randomized(model: nn.Module) -> nn.Module:
     """Every parameter away from its start: zeros and ones would hide a mistake."""
     torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-    return model
+    return random_weights.randomized(model)
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
