@@ -21,18 +21,12 @@ from regard.attention.attend import (
     Location,
     attend,
 )
-from regard.attention.cache import SourceMemory
-from regard.attention.capture import CapturePoint
 from regard.attention.masks import padding
 from regard.attention.selection import (
-    AttentionFormStep,
-    FormProgress,
-    GlobalWindow,
     Hard,
     HardInEvaluation,
     MonotonicWindow,
     PredictiveWindow,
-    Soft,
     normalized,
 )
 from regard.data.batches import Sequences
@@ -158,44 +152,6 @@ def test_predictive_windows_equal_their_formula(half_width):
         for s in range(8):
             gaussian = math.exp(-((s - centre) ** 2) / (2 * (half_width / 2) ** 2))
             assert float(view.factor[row, t, s]) == pytest.approx(gaussian)
-
-
-def looks(window, selection, hidden, memory, lengths, score=PLAIN, keys=None):
-    """Contexts of several steps (T, R, D), and the loop."""
-    form = AttentionFormStep(window, selection)
-    source = SourceMemory(score.prepare(memory)[:, None, None], memory[:, None, None], lengths)
-    keys = torch.arange(hidden.size(1)) if keys is None else keys
-    loop = form(source, FormProgress.start(keys), score, CapturePoint("cross"))
-    return torch.stack([loop(step) for step in hidden]), loop
-
-
-@pytest.mark.parametrize("kind", ["global", "local-m", "local-p"])
-def test_contexts_through_windows_equal_a_softmax_over_their_positions(kind):
-    torch.manual_seed(3)
-    windows = {
-        "global": GlobalWindow(),
-        "local-m": MonotonicWindow(1),
-        "local-p": PredictiveWindow(4, 2).double(),
-    }
-    window, lengths = windows[kind], torch.tensor([6, 2, 0])
-    hidden, memory = normal(5, 3, 4).detach(), normal(3, 7, 4, seed=1).detach()
-    found, loop = looks(window, Soft(), hidden, memory, lengths)
-    assert loop.progress.steps.tolist() == [5, 5, 5] and loop.extras() == {}
-    for t, row in itertools.product(range(5), range(3)):
-        length, factor, positions = int(lengths[row]), [1.0] * 7, range(int(lengths[row]))
-        if kind == "local-m":
-            positions = seen(min(t, length - 1), 1, length)
-        if kind == "local-p":
-            inner = torch.tanh(window.inner.weight @ hidden[t, row])
-            centre = length * torch.sigmoid(window.outer.weight[0] @ inner).item()
-            positions = seen(centre, 2, length)
-            factor = [math.exp(-((s - centre) ** 2) / 2) for s in range(7)]
-        expected = torch.zeros(4, dtype=torch.float64)
-        total = sum(math.exp(float(hidden[t, row] @ memory[row, s])) for s in positions)
-        for s in positions:
-            weight = math.exp(float(hidden[t, row] @ memory[row, s])) / total * factor[s]
-            expected = expected + weight * memory[row, s]
-        torch.testing.assert_close(found[t, row], expected)
 
 
 # ---- selections -------------------------------------------------------------------------------

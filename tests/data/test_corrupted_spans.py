@@ -15,7 +15,6 @@ from regard.data.pretraining import (
     random_spans,
 )
 from regard.data.token_arrays import TokenArray
-from regard.errors import ConfigError
 
 PUBLISHED = Noise(0.15, 3.0)
 SENTINELS = list(range(1099, 999, -1))
@@ -106,12 +105,3 @@ def test_a_window_is_put_together_again_from_its_source_and_its_target():
                 whole += spans[token] if token >= 1000 else [token]
             seen += whole
     assert sorted(seen) == sorted([*range(10, 75), *range(100, 131), 7, 8])
-
-
-def test_errors_say_what_to_do():
-    with pytest.raises(ConfigError, match="2 spans need 3 sentinels, but the tokenizer has 2"):
-        corrupted(np.arange(5), np.array([False, True, False, True, False]), [9, 8])
-    with pytest.raises(ConfigError, match="must have at least 3 tokens, but has 2"):
-        PUBLISHED.window(2)
-    with pytest.raises(ValueError, match="first token"):
-        corrupted(np.arange(2), np.array([True, False]), [9, 8])

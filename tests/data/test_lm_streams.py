@@ -24,8 +24,6 @@ from regard.data.lm_streams import (
 )
 from regard.errors import ConfigError
 
-X = IGNORE
-
 
 def text(length):
     return TokenArray.of([range(length)], length)
@@ -57,29 +55,23 @@ def test_warmed_streams_predict_every_token_once_after_its_context(length, rows,
         assert read[row, :there].tolist() == list(range(first, first + there))
 
 
-@given(st.integers(2, 60), st.integers(1, 9), st.integers(1, 9))
-def test_streams_predict_every_token_but_the_first_once(length, rows, steps):
-    if rows >= length:
-        return
-    streams = ParallelStreams(text(length), batch_size=rows, sequence_length=steps)
-    predicted = []
-    for window in streams:
-        real = window.targets != IGNORE
-        assert (window.targets - window.tokens)[real].eq(1).all()
-        assert window.count == int(real.sum()) > 0
-        predicted += window.targets[real].tolist()
-    assert sorted(predicted) == list(range(1, length))
-    assert streams.predicted == length - 1
-
-
 @given(st.integers(2, 60), st.integers(1, 9), st.integers(1, 9), st.integers(0, 2))
-def test_blocks_predict_every_token_once(length, rows, steps, epoch):
-    blocks = ShuffledBlocks(text(length), batch_size=rows, sequence_length=steps, seed=1)
-    predicted = []
-    for batch in blocks.epoch(epoch):
-        assert batch.fresh and len(batch) <= rows and batch.tokens.shape[1] <= steps
-        predicted += batch.targets[batch.targets != IGNORE].tolist()
-    assert sorted(predicted) == list(range(1, length))
+def test_streams_and_blocks_predict_every_token_but_the_first_once(length, rows, steps, epoch):
+    sizes = dict(batch_size=rows, sequence_length=steps)
+    kinds = [ShuffledBlocks(text(length), **sizes, seed=1).epoch(epoch)]
+    if rows < length:
+        kinds.append(ParallelStreams(text(length), **sizes))
+        assert kinds[1].predicted == length - 1
+    for batches in kinds:
+        predicted = []
+        for batch in batches:
+            real = batch.targets != IGNORE
+            assert (batch.targets - batch.tokens)[real].eq(1).all()
+            assert len(batch.tokens) <= rows and batch.tokens.size(1) <= steps
+            assert batch.count == int(real.sum()) > 0
+            assert batch.fresh or batches is not kinds[0]
+            predicted += batch.targets[real].tolist()
+        assert sorted(predicted) == list(range(1, length))
 
 
 def by_the_obvious_loop(length, window, stride):

@@ -8,7 +8,6 @@ import json
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_folders import folder
@@ -125,11 +124,3 @@ def test_a_copy_in_a_file_is_not_read_where_its_rows_are_in_memory(tmp_path):
     with reading_memory({str(tmp_path / "copy.jsonl"): Items(rows, "train=<list>")}):
         reader = open_table(tmp_path / "copy.jsonl")
         assert [*reader] == copied == rows and reader.name == "train=<list>"
-
-
-def test_texts_over_http_are_read_as_those_in_memory(tasks):
-    task = tasks["text"][0]
-    texts = ["a dog", "é漢 \u2028", ("a dog", "a ball")]
-    sent = [tuple(t) if isinstance(t, list) else t for t in json.loads(json.dumps(texts))]
-    ours, theirs = (task.encoded(items, "error") for items in (texts, sent))
-    assert torch.equal(task.text_scores(ours), task.text_scores(theirs))

@@ -136,10 +136,3 @@ def test_scores_that_are_no_numbers_end_the_continuation_that_they_are_of():
         errors |= {one: got for one, got in batch.advance() if isinstance(got, NonFiniteStep)}
     assert errors.keys() == {bad} and "NaN" in str(errors[bad])
     equal(good.hypotheses, alone(model, [5, 6], METHODS[0]))
-
-
-def test_states_that_cannot_join_are_an_error():
-    kind = model_class("transformer-xl")
-    config = dict(vocab_size=VOCAB, d_model=16, heads=2, layers=1)
-    with pytest.raises(TypeError, match="cannot join"):
-        ContinuousBatch(kind(kind.Config(**config)))

@@ -64,35 +64,29 @@ def assert_same(ours, expected):
             assert score is None or one.score == pytest.approx(score, abs=1e-5)
 
 
-@pytest.mark.parametrize("early", [True, False, "never"])
-@pytest.mark.parametrize("beams, n_best", [(4, 1), (5, 5)])
-@pytest.mark.parametrize("alpha", [0.6, 1.0, 2.0])
-def test_beam_search_finds_the_tokens_and_scores_of_transformers(
-    models, beams, n_best, alpha, early
-):
+CONSTRAINTS = (MinTokens(7), NoRepeatNGram(2))
+THEIR_CONSTRAINTS = {"min_new_tokens": 7, "no_repeat_ngram_size": 2}
+METHODS = [
+    (Greedy(max_tokens=20), {}),
+    (Greedy(filters=CONSTRAINTS, max_tokens=20), THEIR_CONSTRAINTS),
+    (Beam(4, 4, filters=CONSTRAINTS, max_tokens=20), THEIR_CONSTRAINTS),
+    *(
+        (
+            Beam(beams, n_best, Power(alpha), early, max_tokens=20),
+            {"length_penalty": alpha, "early_stopping": early},
+        )
+        for alpha in (0.6, 1.0, 2.0)
+        for beams, n_best in ((4, 1), (5, 5))
+        for early in (True, False, "never")
+    ),
+]
+
+
+@pytest.mark.parametrize(("method", "named"), METHODS, ids=str)
+def test_searches_find_the_tokens_and_scores_of_transformers(models, method, named):
     marian, ours = models
-    source = batch(sources(6, VOCABULARY, seed=beams), PAD)
-    expected = theirs(marian, source, beams, n_best, length_penalty=alpha, early_stopping=early)
-    beam = Beam(beams, n_best, Power(alpha), early, max_tokens=20)
-    assert_same(beam.run(ours, source), expected)
-
-
-def test_greedy_search_finds_the_tokens_of_transformers(models):
-    marian, model = models
-    source = batch(sources(12, VOCABULARY, seed=8), PAD)
-    ours = Greedy(max_tokens=20).run(model, source)
-    assert_same(ours, theirs(marian, source, 1, 1))
-    assert any(h.finished for (h,) in ours)
-
-
-def test_constraints_give_the_tokens_of_transformers(models):
-    marian, model = models
-    source = batch(sources(8, VOCABULARY, seed=9), PAD)
-    filters = (MinTokens(7), NoRepeatNGram(2))
-    named = {"min_new_tokens": 7, "no_repeat_ngram_size": 2}
-    for beams, method in [
-        (1, Greedy(filters=filters, max_tokens=20)),
-        (4, Beam(4, 4, filters=filters, max_tokens=20)),
-    ]:
-        expected = theirs(marian, source, beams, beams, **named)
-        assert_same(method.run(model, source), expected)
+    source = batch(sources(10, VOCABULARY, seed=8), PAD)
+    beams, n_best = (method.size, method.n_best) if isinstance(method, Beam) else (1, 1)
+    found = method.run(ours, source)
+    assert_same(found, theirs(marian, source, beams, n_best, **named))
+    assert any(one.finished for several in found for one in several)

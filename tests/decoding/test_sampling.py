@@ -4,8 +4,7 @@ import pytest
 import torch
 from decoding_mocks import Markov, Recurrent, batch, next_log_probs, sources
 
-from regard.decoding import Beam, Greedy, Sampling, Streaming, Temperature, TopK
-from regard.errors import ConfigError
+from regard.decoding import Greedy, Sampling, Streaming, Temperature, TopK
 
 
 def test_a_sample_does_not_depend_on_the_batch():
@@ -60,5 +59,3 @@ def test_streaming_yields_before_the_next_step_is_computed():
         next(stream)
         assert model.steps == expected
     assert torch.is_grad_enabled()  # a suspended stream leaves the reader's gradients alone
-    with pytest.raises(ConfigError, match="Beam is not streamed"):
-        Streaming(model, batch([[3]]), Beam())

@@ -46,7 +46,7 @@ from regard.models.gpt3 import GPT3, GPT3Config
 from regard.models.llama import Llama, LlamaConfig
 from regard.models.roberta import Roberta
 
-HALF, REAL, WHOLE = torch.bfloat16, torch.float32, torch.int64
+HALF, REAL = torch.bfloat16, torch.float32
 ERRORS = (RegardError, IndexError, RuntimeError, TypeError, ValueError, AttributeError)
 IDS = 101  # the vocabulary of whole models
 CLOSE = dict(atol=3e-2, rtol=3e-2)

@@ -17,11 +17,6 @@ from regard.layers.softmax import Softmax
 SHAPES = [(1, 1), (16, 64), (17, 100), (50, 130), (200, 256)]
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def expected_int8(x: torch.Tensor, weight: torch.Tensor) -> np.ndarray:
     """Weights with a scale for each line, inputs with one for each 64 numbers, in float64."""
     w, x = weight.double().numpy(), x.double().numpy()

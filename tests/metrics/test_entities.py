@@ -89,24 +89,6 @@ def test_bilou_has_the_entities_that_seqeval_reads_in_it(sentence):
     assert [(e.tag, e.start, e.end) for e in tokens.entities] == spans(bilou)
 
 
-def test_scores_of_each_type_are_those_worked_by_hand():
-    """Two persons of which one is found, with one place too many, and no organization."""
-    metric = EntityF1()
-    wanted = [["B-PER", "I-PER", "O", "B-PER"], ["B-ORG", "O", "O", "O"]]
-    metric.add([["B-PER", "I-PER", "O", "B-LOC"], ["O", "O", "O", "O"]], wanted)
-    facts = metric.result().facts()
-    shares = {one["label"]: (one["precision"], one["recall"], one["f1"]) for one in facts["types"]}
-    assert shares == {"LOC": (0, 0, 0), "ORG": (0, 0, 0), "PER": (1, 1 / 2, 2 / 3)}
-    assert [one["targets"] for one in facts["types"]] == [0, 1, 2]
-    micro, macro = facts["micro"], facts["macro"]
-    assert (micro["precision"], micro["recall"], micro["f1"]) == (1 / 2, 1 / 3, 2 / 5)
-    assert (macro["precision"], macro["recall"]) == pytest.approx((1 / 3, 1 / 6))
-    assert macro["f1"] == pytest.approx(2 / 9) and micro["targets"] == macro["targets"] == 3
-    table = metric.result().report.table()
-    assert [row[0] for row in table.rows] == ["LOC", "ORG", "PER", "micro average", "macro average"]
-    assert table.rows[2] == ["PER", "1.000", "0.500", "0.667", "2", "1"]
-
-
 def sentences(path):
     found = [[]]
     for line in path.read_text().splitlines():

@@ -32,15 +32,10 @@ def ids(rows: int = 3, count: int = 5) -> Tensor:
 
 
 def lstm(x: Tensor, weights: list[Tensor], hidden: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
-    """Gates i, f, g, o, step by step (Gers et al. 2000)."""
-    w, u, b = weights
-    outputs = []
-    for t in range(x.size(1)):
-        i, f, g, o = (x[:, t] @ w.T + hidden @ u.T + b).chunk(4, 1)
-        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-        hidden = o.sigmoid() * cell.tanh()
-        outputs.append(hidden)
-    return torch.stack(outputs, 1), hidden, cell
+    """Torch's, whose second bias is zero: all hidden states, and the last hidden and cell state."""
+    weights, state = [*weights, torch.zeros_like(weights[2])], (hidden[None], cell[None])
+    outputs, hidden, cell = torch.lstm(x, state, weights, True, 1, 0.0, True, False, True)
+    return outputs, hidden[0], cell[0]
 
 
 def reference(m: AwdLstm, tokens: Tensor, masks: dict[str, Tensor]) -> Tensor:

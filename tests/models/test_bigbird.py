@@ -63,8 +63,23 @@ def their_plan(model, length: int):
     return plan
 
 
-@pytest.mark.parametrize("length", [15, 16, 24, 31])
-@pytest.mark.parametrize("options", [{}, {"use_bias": False, "rescale_embeddings": True}], ids=str)
+BIASES = {"use_bias": False, "rescale_embeddings": True}
+SHAPES = [  # size of blocks, random ones, heads, tokens
+    *((1, 1, 2, 9), (1, 3, 3, 14), (3, 2, 4, 31), (4, 1, 1, 47), (5, 3, 6, 59), (16, 1, 2, 120)),
+]
+RANDOM_BLOCKS = [(length, options) for length in (15, 16, 24, 31) for options in ({}, BIASES)] + [
+    (
+        length,
+        dict(
+            block_size=size, num_random_blocks=random, num_attention_heads=heads,
+            max_position_embeddings=128,
+        ),
+    )
+    for size, random, heads, length in SHAPES
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("length", "options"), RANDOM_BLOCKS, ids=str)
 def test_states_and_gradients_equal_transformers_with_its_random_blocks(length, options):
     """In training without dropout, the plan taken from numpy."""
     model = theirs(**options).train()
@@ -86,23 +101,6 @@ def test_states_and_gradients_equal_transformers_with_its_random_blocks(length, 
     query = model.get_parameter("encoder.layer.0.attention.self.query.weight").grad
     own = ours.get_parameter("blocks.0.attention.query_key_value.weight").grad[:12]
     torch.testing.assert_close(own, query, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "size, random, heads, length",
-    [(1, 1, 2, 9), (1, 3, 3, 14), (3, 2, 4, 31), (4, 1, 1, 47), (5, 3, 6, 59), (16, 1, 2, 120)],
-)
-def test_any_size_and_number_of_random_blocks_is_that_of_transformers(size, random, heads, length):
-    """In training without dropout, the plan taken from numpy."""
-    model = theirs(
-        block_size=size, num_random_blocks=random, num_attention_heads=heads,
-        max_position_embeddings=128,
-    ).train()  # fmt: skip
-    ours = ours_of(model, plan=their_plan(model, length)).train()
-    batch = texts(length)
-    found, expected = ours.encode(batch), model(batch.ids).last_hidden_state
-    assert model.attention_type == "block_sparse"
-    torch.testing.assert_close(found, expected, **SAME)
 
 
 @pytest.mark.parametrize("attention", ["original_full", "block_sparse"])

@@ -85,17 +85,6 @@ def ids(rows: int, length: int) -> torch.Tensor:
     return torch.randint(3, 19, (rows, length), generator=torch.Generator().manual_seed(1))
 
 
-def test_a_window_as_long_as_the_text_is_gpt2():
-    wide = model_of(window=70)
-    torch.manual_seed(0)
-    plain = GPT2(GPT2Config(19, d_model=8, heads=2, layers=4, max_length=80)).double().eval()
-    plain.load_state_dict(wide.state_dict())
-    texts = ids(2, 70)
-    with torch.no_grad():
-        assert torch.equal(wide(texts).hidden, plain(texts).hidden)
-        assert not torch.allclose(model_of(window=69)(texts).hidden, plain(texts).hidden)
-
-
 @pytest.mark.parametrize("kind", [GPT3, GPTNeo])
 @pytest.mark.parametrize("length", [9, 70])
 def test_captured_weights_are_those_of_dense_and_of_local_layers_in_turn(kind, length):

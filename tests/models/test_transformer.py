@@ -56,9 +56,8 @@ def theirs(kind: str, **options: Any) -> nn.Module:
     torch.manual_seed(0)
     made = getattr(transformers, model)(getattr(transformers, config)(**(SIZES | options)))
     with torch.no_grad():
-        for parameter in made.parameters():
-            if parameter.requires_grad:
-                parameter.add_(torch.randn_like(parameter) * 0.2)
+        for parameter in filter(lambda one: one.requires_grad, made.parameters()):
+            parameter.add_(torch.randn_like(parameter) * 0.2)
         if kind != "m2m_100":
             made.final_logits_bias.add_(torch.randn_like(made.final_logits_bias))
     return made.eval()

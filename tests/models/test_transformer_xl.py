@@ -177,21 +177,6 @@ def test_kept_keys_change_nothing(same_length):
         torch.testing.assert_close(mixed, model.step(ids[:, :3], other)[0], **CLOSE)
 
 
-@torch.no_grad()
-def test_a_token_sees_the_window_that_the_memory_implies():
-    """In steps of one token through one layer: M positions and its own."""
-    model, ids = tiny(memory_length=6, layers=1), drawn(1, 20)
-    before = stepped(model, ids, [1] * 20)[0]
-    changed = ids.clone()
-    changed[0, 5] = 1 + ids[0, 5] % (V - 1)
-    moved = (stepped(model, changed, [1] * 20)[0] != before).any(-1)[0]
-    assert moved.nonzero().flatten().tolist() == list(range(5, 12))
-    model = tiny(memory_length=6, layers=1, same_length=True)
-    before = model(ids).hidden
-    moved = (model(changed).hidden != before).any(-1)[0]
-    assert moved.nonzero().flatten().tolist() == list(range(5, 11))
-
-
 @pytest.mark.parametrize("field", ["d_embed", "d_model", "d_inner"])
 def test_sizes_beyond_the_weights_are_rejected_before_a_model_is_built(field):
     config, weights, _ = opened("clamped")

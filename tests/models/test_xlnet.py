@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from their_encoders import SAME, randomized, transformers, weights
+from their_encoders import (
+    SAME,
+    on_the_left,
+    on_the_right,
+    randomized,
+    transformers,
+    weights,
+)
 from torch import Tensor, nn
 
 from regard.attention.relative_attention import SegmentMemory
@@ -72,9 +79,7 @@ def ask(model: nn.Module, batch: Sequences, *, left: bool = False, **more: Any) 
     if batch.segments is not None:
         given["token_type_ids"] = batch.segments
     if left:
-        width = batch.width
-        moved = (torch.arange(width) - (width - batch.lengths[:, None])) % width
-        given = {name: values.gather(1, moved) for name, values in given.items()}
+        given = on_the_left(given, batch)
     if "MultipleChoice" in type(model).__name__:
         given = {name: values[None] for name, values in given.items()}
     given |= more
@@ -99,12 +104,6 @@ def joined(rows: list[Any]) -> SimpleNamespace:
     mems = [torch.cat(parts, 1) for parts in zip(*(row.mems or () for row in rows), strict=True)]
     logits = torch.cat([row.logits for row in rows]) if "logits" in rows[0] else None
     return SimpleNamespace(hidden_states=layers, mems=mems or None, logits=logits)
-
-
-def turned(values: Tensor, batch: Sequences) -> Tensor:
-    """(B, T, ...) of a batch padded on the left, as ours are."""
-    width, rows = batch.width, torch.arange(len(batch))[:, None]
-    return values[rows, (torch.arange(width) + width - batch.lengths[:, None]) % width]
 
 
 def permuted(batch: Sequences, predicted: int = 3) -> tuple[Sequences, dict[str, Tensor]]:
@@ -136,7 +135,7 @@ def test_states_equal_those_of_transformers_with_padding_on_either_side(variant,
     found = list(ours.states(batch))
     assert len(found) == len(expected) == 3
     for layer, other in zip(found, expected, strict=True):
-        other = turned(other, batch) if left else other
+        other = on_the_right(other, batch) if left else other
         torch.testing.assert_close(layer[batch.keep], other[batch.keep], **SAME)
 
 
@@ -258,7 +257,7 @@ def test_heads_equal_those_of_transformers(ending, left):
     ours, batch = ours_of(model), random_batch() if left else random_batch((T, T, T))
     found, expected = ours.scores(kind, batch), answers(ask(model, batch, left=left), kind)
     if kind in ("tags", "span"):
-        expected = (turned(expected, batch) if left else expected)[batch.keep]
+        expected = (on_the_right(expected, batch) if left else expected)[batch.keep]
         found = found[batch.keep]
     assert expected.std() > 0.05
     torch.testing.assert_close(found, expected, **SAME)

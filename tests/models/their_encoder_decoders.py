@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.checkpoints.formats import from_published, layout_of, to_published
-from regard.checkpoints.store import read_tensors, write_tensors
+from regard.checkpoints.formats import from_published, layout_of
 from regard.data.batches import Sequences
 
 transformers = pytest.importorskip("transformers")
@@ -61,24 +58,3 @@ def assert_same_logits_and_gradients(model: nn.Module, ours: Any, kind: str, row
         if name != "head.bias" or "final_logits_bias" not in grads:
             found, wanted = parameter.grad, converted[name]
             torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4, msg=name)
-
-
-def assert_opens_there_and_here(ours: Any, folder: Path, name: str, rows: Any) -> None:
-    """A saved model opens in `transformers` with its scores, and is read again unchanged."""
-    config, tensors = to_published(ours)
-    # What a run's folder adds must not disturb them.
-    (folder / "config.json").write_text(json.dumps(config | {"regard": {"task": "translation"}}))
-    write_tensors(folder / "model.safetensors", tensors)
-    opened, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(
-        folder, output_loading_info=True
-    )
-    assert type(opened).__name__ == name
-    assert not report["unexpected_keys"] and not report["mismatched_keys"]
-    source, target, _ = rows
-    expected = our_logits(ours, source, target)
-    torch.testing.assert_close(their_logits(opened.eval(), source, target), expected, **CLOSE)
-    config = json.loads((folder / "config.json").read_text())
-    back = from_published(config, read_tensors(folder / "model.safetensors"))
-    assert back.config == ours.config and weights(back).keys() == weights(ours).keys()
-    for name, tensor in weights(back).items():
-        assert torch.equal(tensor, weights(ours)[name]), name

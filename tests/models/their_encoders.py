@@ -161,8 +161,7 @@ def ask(model: nn.Module, texts: Sequences, left: bool = False, pad: int = 0) ->
     if texts.segments is not None:
         given["token_type_ids"] = texts.segments
     if left:
-        moved = (torch.arange(T) - (T - texts.lengths[:, None])) % T
-        given = {name: values.gather(1, moved) for name, values in given.items()}
+        given = on_the_left(given, texts)
     if any(name in type(model).__name__ for name in ("Roberta", "MPNet")):
         del given["position_ids"]  # they come from the ids
     if "MultipleChoice" in type(model).__name__:
@@ -171,10 +170,17 @@ def ask(model: nn.Module, texts: Sequences, left: bool = False, pad: int = 0) ->
     return model(**given, output_hidden_states=True, return_dict=True)
 
 
+def on_the_left(given: dict[str, Tensor], texts: Sequences) -> dict[str, Tensor]:
+    """Our columns (B, T), padded on the left."""
+    width = texts.width
+    moved = (torch.arange(width) - (width - texts.lengths[:, None])) % width
+    return {name: values.gather(1, moved) for name, values in given.items()}
+
+
 def on_the_right(values: Tensor, texts: Sequences) -> Tensor:
     """(B, T, ...) of a batch padded on the left, as ours are."""
-    rows = torch.arange(len(texts))[:, None]
-    return values[rows, (torch.arange(T) + T - texts.lengths[:, None]) % T]
+    width, rows = texts.width, torch.arange(len(texts))[:, None]
+    return values[rows, (torch.arange(width) + width - texts.lengths[:, None]) % width]
 
 
 def answers(output: Any, kind: str) -> Tensor:

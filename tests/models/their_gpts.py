@@ -6,8 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
 import torch
+from random_weights import randomized
+from their_encoders import SAME, on_the_left, on_the_right, transformers, weights
 from torch import Tensor, nn
 
 from regard.checkpoints.formats import from_published
@@ -15,13 +16,8 @@ from regard.checkpoints.formats.gpt import GPT2_LAYOUT, GPT_LAYOUT, GPTLayout
 from regard.data.batches import Sequences
 from regard.models.encoder_with_heads import EncoderWithHeads
 
-transformers = pytest.importorskip("transformers")
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
-
 V, T = 31, 10  # words, and the longest row
 PAD = 30
-SAME = dict(atol=1e-5, rtol=0)
 BODY = dict(
     vocab_size=V, n_embd=12, n_layer=3, n_head=3, n_positions=T, resid_pdrop=0.0, embd_pdrop=0.0,
     attn_pdrop=0.0, bos_token_id=1, eos_token_id=2, pad_token_id=PAD, num_labels=3,
@@ -56,11 +52,7 @@ class Family:
     def model(self, ending: str, **options: Any) -> Any:
         """With random weights everywhere: zeros and ones would hide a mistake."""
         torch.manual_seed(0)
-        made = getattr(transformers, self.name + ending)(self.config(**options))
-        with torch.no_grad():
-            for parameter in made.parameters():
-                parameter.add_(torch.randn_like(parameter) * 0.2)
-        return made.eval()
+        return randomized(getattr(transformers, self.name + ending)(self.config(**options))).eval()
 
 
 FAMILIES = {"gpt": Family("OpenAIGPT", GPT_LAYOUT), "gpt2": Family("GPT2", GPT2_LAYOUT)}
@@ -70,10 +62,6 @@ CASES = [
     for ending in ENDINGS
     if hasattr(transformers, one.name + ending)
 ]
-
-
-def weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: t.detach().clone() for name, t in model.state_dict().items()}
 
 
 def batch(segments: bool = False, lengths: tuple[int, ...] = (T, 1, 4, 7)) -> Sequences:
@@ -93,18 +81,11 @@ def ask(model: Any, texts: Sequences, left: bool = False) -> Any:
     if texts.segments is not None:
         given["token_type_ids"] = texts.segments
     if left:
-        moved = (torch.arange(T) - (T - texts.lengths[:, None])) % T
-        given = {name: values.gather(1, moved) for name, values in given.items()}
+        given = on_the_left(given, texts)
     if "DoubleHeads" in type(model).__name__:
         last = torch.full_like(texts.lengths, T - 1) if left else texts.lengths - 1
         given["mc_token_ids"] = last
     return model(**given, output_hidden_states=True, return_dict=True)
-
-
-def on_the_right(values: Tensor, texts: Sequences) -> Tensor:
-    """(B, T, ...) of a batch padded on the left, as ours are."""
-    rows = torch.arange(len(texts))[:, None]
-    return values[rows, (torch.arange(T) + T - texts.lengths[:, None]) % T]
 
 
 def answers(output: Any, kind: str) -> Tensor:

@@ -9,8 +9,6 @@ from regard.errors import ConfigError, DataError
 from regard.sharded.manifest import ShardedTask, ShardManifest, input_files
 from regard.sharded.worker import parts_with_rows
 
-HEADS = {"csv": "a,b\n", "tsv": "a\tb\n", "jsonl": ""}
-
 
 @pytest.mark.parametrize(
     ("content", "told"),

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
 
-from regard.errors import RegardError
 from regard.text import Tokenizer, train
 from regard.text.tokenizer import OpenVocabulary
 
@@ -20,22 +17,13 @@ def closed(**options) -> Tokenizer:
 
 
 @pytest.mark.parametrize("open_", [False, True])
-def test_ids_of_every_kind_decode_alike_and_others_are_errors(open_):
+def test_ids_of_every_kind_decode_alike(open_):
     tokenizer = OpenVocabulary.of(closed()) if open_ else closed()
     ids = [tokenizer.bos_id, *tokenizer.encode("the cat").ids, tokenizer.eos_id]
     kinds = (tuple, iter, np.array, torch.tensor, lambda ids: list(np.array(ids)))
     for kind in (*kinds, lambda ids: list(torch.tensor(ids))):
         assert tokenizer.decode(kind(ids)) == "the cat"
     assert tokenizer.decode_many(torch.tensor([ids, ids])) == ["the cat"] * 2
-    for odd in (None, 5, "ab", ["a"], [None], [1.5], [math.nan], [1e9], [[1]], torch.ones(2, 2)):
-        with pytest.raises(RegardError, match="ids must be lists of whole numbers"):
-            tokenizer.decode(odd)
-    for odd in (None, 99, "a", [1], 1.5, math.nan, torch.ones(2, 2)):
-        with pytest.raises(RegardError, match="`id` must be an id below"):
-            tokenizer.token(odd)
-    for odd in (None, 5):
-        with pytest.raises(RegardError, match="`texts` must be several texts"):
-            tokenizer.encode_many(odd)
 
 
 def test_files_and_fingerprint_are_those_of_the_closed_vocabulary(tmp_path):

@@ -140,12 +140,3 @@ def test_a_missing_role_raises_an_error_that_names_it():
     assert words().required_ids("cls", "sep") == [0, 1]
     with pytest.raises(ConfigError, match='has no pad and no mask token. .*"pad_token"'):
         words().required_ids("cls", "pad", "mask")
-
-
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat"]
-
-
-@pytest.fixture
-def tokenizer(tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
-    return Tokenizer.load(tmp_path)

@@ -291,19 +291,3 @@ def test_lone_surrogates_raise_errors_in_every_function_that_takes_text(kind):
             work({"ab": 2, HALF: 3}, 2)
     with pytest.raises(RegardError, match="is not in the vocabulary"):
         tokenizer.id(HALF)
-
-
-@pytest.mark.parametrize("given", [None, 3, b"ab", ["a"], ("a", "b"), 1.5])
-def test_values_that_are_no_text_or_id_raise_errors(given):
-    tokenizer = train("bpe", ["ab c the"], 300)
-    with pytest.raises(RegardError, match="must be a str"):
-        tokenizer.encode(given)
-    with pytest.raises(RegardError, match="text 1 cannot be encoded: it must be a str"):
-        tokenizer.encode_many(["a", given])  # the library would read a tuple as a pair of texts
-    for work in (lambda: tokenizer.words(given), lambda: tokenizer.id(given)):
-        with pytest.raises(RegardError):
-            work()
-    if given != 3:
-        for work in (lambda: tokenizer.decode([given]), lambda: tokenizer.token(given)):
-            with pytest.raises(RegardError, match="(`id`|ids) (must|cannot)"):
-                work()
