@@ -192,28 +192,23 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 TEXT = "The unaffable chef  ate the meal"
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """`folder("ForPreTraining")`: tiny random weights and BERT's tokenizer."""
-
-    def make(ending: str):
-        (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY))
-        tokenizer = transformers.ElectraTokenizer.from_pretrained(tmp_path)
-        config = transformers.ElectraConfig(
-            vocab_size=len(VOCABULARY), embedding_size=6, hidden_size=12, intermediate_size=20,
-            num_hidden_layers=2, num_attention_heads=3, max_position_embeddings=16,
-        )  # fmt: skip
-        torch.manual_seed(0)
-        model = randomized(getattr(transformers, f"Electra{ending}")(config).eval())
-        model.save_pretrained(tmp_path)
-        tokenizer.save_pretrained(tmp_path)
-        return model, tokenizer
-
-    return make
+def electra(folder):
+    """Tiny random weights and BERT's tokenizer, in the folder."""
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY))
+    tokenizer = transformers.ElectraTokenizer.from_pretrained(folder)
+    config = transformers.ElectraConfig(
+        vocab_size=len(VOCABULARY), embedding_size=6, hidden_size=12, intermediate_size=20,
+        num_hidden_layers=2, num_attention_heads=3, max_position_embeddings=16,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = randomized(transformers.ElectraForPreTraining(config).eval())
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model, tokenizer
 
 
-def test_probabilities_of_replaced_tokens_equal_those_of_transformers(folder, tmp_path):
-    model, tokenizer = folder("ForPreTraining")
+def test_probabilities_of_replaced_tokens_equal_those_of_transformers(tmp_path):
+    model, tokenizer = electra(tmp_path)
     task = regard.load(tmp_path)
     texts = [TEXT, "meal", "a chef cooked"]
     for text, found in zip(texts, task.predict(texts, return_proba=True), strict=True):
@@ -235,37 +230,28 @@ def test_probabilities_of_replaced_tokens_equal_those_of_transformers(folder, tm
 TEXTS = ["Ein Haus am See", "a house", "une maison près du lac, là-bas", ""]
 
 
-@pytest.fixture
-def multilingual_folder(tmp_path):
-    """`folder("Bert", "Model")`: tiny random weights beside a tokenizer of XLM-R's kind."""
-
-    def make(family, ending):
-        letters = sorted({char for text in TEXTS for char in text if char != " "})
-        subwords = ["▁", "▁Haus", "▁house", "▁maison", "son", "ein", *letters]
-        special = [(name, 0.0) for name in ("<s>", "<pad>", "</s>", "<unk>")]
-        scores = [(subword, -1.0 - i / 10) for i, subword in enumerate(subwords)]
-        tokenizer = transformers.XLMRobertaTokenizer(vocab=[*special, *scores, ("<mask>", 0.0)])
-        sizes = dict(
-            hidden_size=12, intermediate_size=20, num_hidden_layers=2, num_attention_heads=3
-        )
-        config = getattr(transformers, f"{family}Config")(
-            vocab_size=len(tokenizer), pad_token_id=1, max_position_embeddings=70, **sizes
-        )
-        torch.manual_seed(0)
-        model = getattr(transformers, family + ending)(config).eval()
-        model.save_pretrained(tmp_path)
-        tokenizer.save_pretrained(tmp_path)
-        return model, tokenizer
-
-    return make
+def multilingual(folder):
+    """Tiny random weights of BERT and a tokenizer of XLM-R's kind, in the folder."""
+    letters = sorted({char for text in TEXTS for char in text if char != " "})
+    subwords = ["▁", "▁Haus", "▁house", "▁maison", "son", "ein", *letters]
+    special = [(name, 0.0) for name in ("<s>", "<pad>", "</s>", "<unk>")]
+    scores = [(subword, -1.0 - i / 10) for i, subword in enumerate(subwords)]
+    tokenizer = transformers.XLMRobertaTokenizer(vocab=[*special, *scores, ("<mask>", 0.0)])
+    sizes = dict(hidden_size=12, intermediate_size=20, num_hidden_layers=2, num_attention_heads=3)
+    config = transformers.BertConfig(
+        vocab_size=len(tokenizer), pad_token_id=1, max_position_embeddings=70, **sizes
+    )
+    torch.manual_seed(0)
+    model = transformers.BertModel(config).eval()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model, tokenizer
 
 
 @pytest.mark.parametrize("stated", ["BertTokenizer", "XLMRobertaTokenizer"])
-def test_a_multilingual_sentence_encoder_opens_in_one_command(
-    multilingual_folder, tmp_path, stated
-):
+def test_a_multilingual_sentence_encoder_opens_in_one_command(tmp_path, stated):
     """BERT's weights, unigram subwords and the modules of sentence-transformers."""
-    model, tokenizer = multilingual_folder("Bert", "Model")
+    model, tokenizer = multilingual(tmp_path)
     config = {
         "do_lower_case": True, "tokenize_chinese_chars": True, "strip_accents": None,
         "unk_token": "<unk>", "sep_token": "</s>", "pad_token": "<pad>", "cls_token": "<s>",
