@@ -272,7 +272,7 @@ def scored(name: str, task: Any, tokens: int, data: Path, pairs: Sequence[Minima
         nats = task.evaluate(open_table(test, format="lines")).named[0].nats
     words = sum(len(line.split()) + 1 for line in test)
     size = sum(len(line.encode()) + 1 for line in test)
-    score = minimal_pair_scores(task, pairs, pseudo)
+    score = minimal_pair_scores(task, pairs)[-1 if pseudo else 0]
     sets = score.facts()["sets"]
     return Row(
         model=name,

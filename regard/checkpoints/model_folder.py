@@ -55,7 +55,9 @@ FROM_BASE = (
     *(name for name in config_table.GENERATION if name != "decoder_start_token_id"),
     *("eos_token_id", "max_length", "prefix", "task_specific_params"),
 )
-NOT_OPTIONS = ("model_type", "architectures", "regard", "id2label", "label2id", "problem_type")
+NOT_OPTIONS = (
+    *("model_type", "architectures", "regard", "id2label", "label2id", "problem_type", "auto_map"),
+)
 
 
 class RegardSection(Fields):

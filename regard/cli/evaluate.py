@@ -84,12 +84,12 @@ def _few_shot(task: Task, files: Sequence[Path], prompts: dict[str, Any]) -> lis
 
 
 def _minimal_pairs(task: Task, files: Sequence[Path], count: int | None) -> list[Score]:
-    """The score of the likelihoods of pairs of sentences; count: of the pairs of each set."""
+    """The scores of the likelihoods of pairs of sentences; count: of the pairs of each set."""
     from regard.data import read_minimal_pairs
     from regard.tasks.log_likelihoods import minimal_pair_scores
 
     several = (read_minimal_pairs(file, pairs_per_set=count) for file in files)
-    return [minimal_pair_scores(task, [pair for pairs in several for pair in pairs])]
+    return minimal_pair_scores(task, [pair for pairs in several for pair in pairs])
 
 
 def _language_model(task: Task, flag: str) -> TextGenerator:

@@ -289,6 +289,17 @@ def _task_in(folder: model_folder.ModelFolder, model: nn.Module) -> tuple[str, d
     return task_of(model, config)
 
 
+# With which `AutoModelForCausalLM` opens a model that `transformers` does not have.
+AUTO_MODEL = "modeling_regard.py"
+AUTO_CLASSES = "from regard.exporting.auto_model import RegardConfig, RegardForCausalLM\n"
+AUTO_MAP = {
+    "auto_map": {
+        "AutoConfig": "modeling_regard.RegardConfig",
+        "AutoModelForCausalLM": "modeling_regard.RegardForCausalLM",
+    }
+}
+
+
 def save(task: Task, folder: str | PathLike[str], *, license: str | None = None) -> None:
     """Write a task as a folder: config.json, model.safetensors, tokenizer, generation_config, and
     a model card, unless a person has written one there.
@@ -312,7 +323,12 @@ def save(task: Task, folder: str | PathLike[str], *, license: str | None = None)
     if (dtype := task.half_precision) is not None:
         halved = model_folder.in_half_precision(tensors, dtype)
         tensors = tensors if halved is None else halved
+    continues = task.pipeline == "text-generation" and not task.module.reads_backward
+    if brings_code := continues and config["model_type"] == model_folder.OURS:
+        config = config | AUTO_MAP
     written = _write(task, folder, config, tensors, {})
+    if brings_code:
+        write_text(folder / AUTO_MODEL, AUTO_CLASSES)
     if isinstance(task, Embedder) and config["model_type"] != model_folder.OURS:
         write_sentence_transformers(folder, task.pooling, model.config.d_model)
     write_card(task, folder, written, CardHistory(license))

@@ -6,8 +6,9 @@ A model with a state reads the text in parallel streams, from start to end. A mo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from os import PathLike
 from typing import Any, Self, Unpack
@@ -38,6 +39,7 @@ from regard.tasks.inputs import checked_texts, warn_if_file
 from regard.tasks.log_likelihoods import causal_log_likelihoods, lambada_scores
 from regard.tasks.task import of_training, results_of
 from regard.text import Tokenizer
+from regard.text.templates import Template
 
 SAMPLES = 6  # lines that a run's report continues
 VALID_STEPS = 256  # tokens of a stream at a time, where nothing is learned
@@ -73,6 +75,10 @@ class TextGenerator(EmbedsTexts):
         stride: int | None = None,
         **state_options: Unpack[StateFields],
     ):
+        if format == "lines" and tokenizer.eos_id is not None and tokenizer.template is None:
+            # By its files, other libraries start a line as this model saw lines start.
+            start = (tokenizer.eos_id,)
+            tokenizer = tokenizer.with_template(Template.around(start, start, ()))
         self.module, self.tokenizer = module, tokenizer
         self.method = method or decoding.options(max_tokens=100)
         self.given_format, self.format = format, format or "text"
@@ -485,14 +491,26 @@ class TextGenerator(EmbedsTexts):
         chosen = options.model_dump(include=memory, exclude_none=True)
         return self.module.with_memory(**chosen) if chosen else self.module
 
-    def log_likelihoods(self, texts: Any) -> Any:
-        """log p of each text, alone, in nats; see `regard.tasks.log_likelihoods`."""
+    def log_likelihoods(self, texts: Any, *, line_end: bool = True) -> Any:
+        """log p of each text, alone, in nats; see `regard.tasks.log_likelihoods`.
+
+        line_end: whether the end of the line is part of the text, where texts are lines.
+        """
         if isinstance(texts, str):
-            return self.log_likelihoods([texts])[0]
-        rows = [self._turned([*a, *b]) for a, b in self.text_ids(checked_texts(texts))]
+            return self.log_likelihoods([texts], line_end=line_end)[0]
+        rows = [[*first, *ids] for first, ids in self.text_ids(checked_texts(texts))]
+        ends = 0 if line_end else len(self.line_end())
+        rows = [self._turned(row[: len(row) - ends]) for row in rows]
         return causal_log_likelihoods(
             self.generator, rows, self.module.target_length or VALID_STEPS
         )
+
+    def likelihoods_by_kind(self) -> dict[str, Callable[[Sequence[str]], list[float]]]:
+        """Of lines also without their ends; a model that reads backwards starts with the end."""
+        kinds = {"causal": self.log_likelihoods}
+        if self.line_end() and not self.module.reads_backward:
+            kinds["causal-without-line-end"] = partial(self.log_likelihoods, line_end=False)
+        return kinds
 
     def text_ids(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
         """The ids that precede each text of one line, and those of the text with its line's end."""

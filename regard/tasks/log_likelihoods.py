@@ -12,7 +12,11 @@ probable one after the right tokens before it.
 
 Minimal pairs: how often a model prefers the grammatical sentence (BLiMP, Warstadt et al. 2020),
 the one with the larger log-likelihood. It is the sum over its tokens, not their mean: the sentences
-of a pair may differ in length. Pairs with equal ones count as wrong.
+of a pair may differ in length. Equal ones, to the rounding of float32, count as half a right answer,
+which is what a guess would get.
+
+A causal model of lines is scored in two ways: with the end of the line, as it was trained, and
+without it, as the evaluation pipeline of the BabyLM challenge does.
 """
 
 from __future__ import annotations
@@ -335,38 +339,37 @@ def _scores(
     ]
 
 
-LogLikelihoods = Callable[[Sequence[str]], list[float]]
+EQUAL = 1e-6  # the relative difference of likelihoods up to which they are equal
 
 
 @dataclass(frozen=True)
 class MinimalPairReport(ScoreReport):
-    """The scores of each set: accuracy, pairs with equal likelihoods, and pairs."""
+    """The scores of each set: accuracy, pairs with equal likelihoods, and pairs. And the mean of the
+    accuracies of the sets of each phenomenon, where the pairs name it.
+    """
 
     sets: dict[str, tuple[float, int, int]]
+    phenomena: dict[str, float]
 
     def facts(self) -> dict[str, Any]:
         """As JSON has it."""
         names = ("accuracy", "ties", "pairs")
         sets = {name: dict(zip(names, row, strict=True)) for name, row in self.sets.items()}
-        return {"sets": sets}
+        return {"sets": sets, "phenomena": self.phenomena}
 
     def table(self) -> ScoreTable:
-        """A row for each set."""
-        rows = [
+        """A row for each phenomenon, then for each set."""
+        rows = [(name, f"{accuracy:.4f}", "", "") for name, accuracy in self.phenomena.items()]
+        rows += [
             (name, f"{accuracy:.4f}", str(ties), f"{pairs:,}")
             for name, (accuracy, ties, pairs) in self.sets.items()
         ]
         return ScoreTable("Minimal pairs", "", ("set", "accuracy", "ties", "pairs"), rows)
 
 
-def minimal_pair_scores(
-    task: Task, pairs: Sequence[MinimalPair], pseudo: LogLikelihoods | None = None
-) -> Score:
-    """The mean of the accuracies of all sets, and a report with each of them.
-
-    Args:
-        pseudo: gives pseudo-log-likelihoods, where the task has both kinds: of XLNet
-            `task.pseudo_log_likelihoods`.
+def minimal_pair_scores(task: Task, pairs: Sequence[MinimalPair]) -> list[Score]:
+    """The mean of the accuracies of all sets, by each of the likelihoods that the task gives, with a
+    report of each set.
 
     Raises:
         NotSupportedError: the task gives no log-likelihoods.
@@ -374,22 +377,31 @@ def minimal_pair_scores(
     """
     check_any(len(pairs), "Minimal-pair accuracy")
     texts = [text for pair in pairs for text in (pair.good, pair.bad)]
-    likelihoods = (pseudo or task.log_likelihoods)(texts)
-    by_set: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
+    tokenizer, scores = task.tokenizer, []
+    ids = tokenizer.encode_many(texts)
+    unknown = 0 if tokenizer.unk_id is None else sum(tokenizer.unk_id in row for row in ids)
+    for kind, log_likelihoods in task.likelihoods_by_kind().items():
+        report = _report_of(pairs, log_likelihoods(texts))
+        signature = (
+            f"likelihood:{kind}|tok:{tokenizer.kind}-{tokenizer.vocab_size}"
+            f"|sets:{len(report.sets)}|count:{len(pairs)}"
+            f"|ties:{sum(ties for _, ties, _ in report.sets.values())}"
+        )
+        signature += f"|unk:{unknown}" if unknown else ""
+        mean = fmean(accuracy for accuracy, *_ in report.sets.values())
+        name = f"minimal-pair accuracy, {kind}" if scores else "minimal-pair accuracy"
+        scores.append(Score(name, mean, signature, len(pairs), 4, report=report))
+    return scores
+
+
+def _report_of(pairs: Sequence[MinimalPair], likelihoods: Sequence[float]) -> MinimalPairReport:
+    """The outcomes of pairs, from the likelihoods of the good and of the bad sentence of each."""
+    by_set, phenomena = defaultdict[str, list[float]](list), defaultdict[str, set[str]](set)
     for pair, good, bad in zip(pairs, likelihoods[::2], likelihoods[1::2], strict=True):
-        by_set[pair.name].append((good > bad, good == bad))
-    sets = {}
-    for name, outcomes in by_set.items():
-        right, equal = zip(*outcomes, strict=True)
-        sets[name] = fmean(right), sum(equal), len(outcomes)
-    tokenizer, ties = task.tokenizer, sum(row[1] for row in sets.values())
-    causal = pseudo is None and isinstance(task.module, LanguageModel)
-    signature = (
-        f"likelihood:{'causal' if causal else 'pseudo'}|tok:{tokenizer.kind}-"
-        f"{tokenizer.vocab_size}|sets:{len(sets)}|count:{len(pairs)}|ties:{ties}"
-    )
-    unknown = sum(tokenizer.unk_id in ids for ids in tokenizer.encode_many(texts))
-    signature += f"|unk:{unknown}" if tokenizer.unk_id is not None and unknown else ""
-    mean = fmean(row[0] for row in sets.values())
-    report = MinimalPairReport(sets)
-    return Score("minimal-pair accuracy", mean, signature, len(pairs), 4, report=report)
+        equal = math.isclose(good, bad, rel_tol=EQUAL)
+        by_set[pair.name].append(0.5 if equal else float(good > bad))
+        if pair.phenomenon:
+            phenomena[pair.phenomenon].add(pair.name)
+    sets = {name: (fmean(row), row.count(0.5), len(row)) for name, row in by_set.items()}
+    means = {name: fmean(sets[s][0] for s in of_it) for name, of_it in phenomena.items()}
+    return MinimalPairReport(sets, means)

@@ -17,7 +17,7 @@ the beginning (section 3.1, bidirectional data).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -365,6 +365,10 @@ class PermutationLanguageModel(TextGenerator):
             rows.append([*before, *ids])
             scored.append(range(len(before), len(before) + len(ids) - end))
         return query_stream_log_likelihoods(self.module, rows, scored)
+
+    def likelihoods_by_kind(self) -> dict[str, Callable[[Sequence[str]], list[float]]]:
+        """Also the pseudo ones."""
+        return {**super().likelihoods_by_kind(), "pseudo": self.pseudo_log_likelihoods}
 
     def validate(self) -> dict[str, float]:
         """Cross-entropy in nats per target, always of the same targets in the same orders."""

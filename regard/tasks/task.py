@@ -332,6 +332,10 @@ class Methods:
         """The log-likelihood of a text in nats; of a masked language model the pseudo one."""
         self._not_supported("log_likelihoods")
 
+    def likelihoods_by_kind(self) -> dict[str, Callable[[Sequence[str]], list[float]]]:
+        """The ways in which it gives the log-likelihoods of sentences, the usual one first."""
+        return {"pseudo": self.log_likelihoods}
+
     def lambada(self, passages: Sequence[str]) -> Any:
         """The scores of predicting the last words of passages."""
         self._not_supported("lambada")

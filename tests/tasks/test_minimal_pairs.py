@@ -119,6 +119,25 @@ def test_the_log_likelihood_of_a_line_is_what_its_perplexity_is_made_of(make):
     assert task.log_likelihoods(texts) == pytest.approx(wanted, rel=1e-5)
 
 
+@pytest.mark.parametrize("make", [recurrent, transformer_xl])
+def test_a_folder_opens_as_a_causal_model_of_transformers(tmp_path, make):
+    """Scored as the evaluation pipeline of BabyLM scores: from the second token on, padded."""
+    task = of_lines(make)
+    task.save(tmp_path)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True)
+    texts, tokenizer = ["the cat sat on the mat", "a dog"], transformers.AutoTokenizer
+    tokenizer = tokenizer.from_pretrained(tmp_path, padding_side="right")
+    rows = tokenizer(texts, return_tensors="pt", padding=True, return_token_type_ids=False)
+    with torch.no_grad():
+        log_probs = theirs(**rows).logits[:, :-1].log_softmax(-1)
+    own = log_probs.gather(2, rows["input_ids"][:, 1:, None])[..., 0]
+    wanted = (own * rows["attention_mask"][:, 1:]).sum(1).tolist()
+    found = task.likelihoods_by_kind()["causal-without-line-end"](texts)
+    assert found == pytest.approx(wanted, rel=1e-5)
+    with pytest.raises(RegardError, match="on the right"):
+        theirs(rows["input_ids"], rows["attention_mask"].flip(1))
+
+
 def xlnet(tokenizer):
     torch.manual_seed(0)
     sizes = dict(d_model=8, d_ff=16, heads=2, layers=2, init_range=0.3)
@@ -138,21 +157,22 @@ def test_texts_of_any_length_are_read_with_all_that_is_before(make):
     assert task.log_likelihoods([text, "a dog"])[0] == pytest.approx(wanted, rel=1e-5)
 
 
-def test_the_sentence_with_the_larger_sum_is_preferred_and_ties_are_wrong():
+def test_the_sentence_with_the_larger_sum_is_preferred_and_ties_are_half_right():
     task = of_lines(recurrent)
-    values = {"good": -3.0, "same": -3.0, "worse": -4.5}
-    task.log_likelihoods = lambda texts: [values[text] for text in texts]
+    values = {"good": -3.0, "same": -3.000001, "worse": -4.5}
+    task.likelihoods_by_kind = lambda: {"causal": lambda texts: [values[text] for text in texts]}
     pairs = [
-        MinimalPair("good", "worse", "one"), MinimalPair("good", "same", "one"),
-        MinimalPair("worse", "good", "one"), MinimalPair("same", "worse", "two"),
+        MinimalPair("good", "worse", "one", "x"), MinimalPair("good", "same", "one", "x"),
+        MinimalPair("worse", "good", "one", "x"), MinimalPair("same", "worse", "two", "x"),
     ]  # fmt: skip
-    score = minimal_pair_scores(task, pairs)
-    assert score.value == pytest.approx((1 / 3 + 1) / 2)  # the mean of both sets
+    (score,) = minimal_pair_scores(task, pairs)
+    assert score.value == pytest.approx((1 / 2 + 1) / 2)  # the mean of both sets
     assert score.signature == (
         f"likelihood:causal|tok:words-{task.tokenizer.vocab_size}|sets:2|count:4|ties:1|unk:8"
     )
-    assert score.facts()["sets"]["one"] == {"accuracy": 1 / 3, "ties": 1, "pairs": 3}
-    assert "one  " in str(score.report) and "0.3333" in str(score.report)
+    assert score.facts()["sets"]["one"] == {"accuracy": 1 / 2, "ties": 1, "pairs": 3}
+    assert score.facts()["phenomena"] == {"x": 3 / 4}
+    assert "one  " in str(score.report) and "0.7500" in str(score.report)
     with pytest.raises(RegardError, match="of nothing"):
         minimal_pair_scores(task, [])
 
@@ -167,7 +187,8 @@ def test_pairs_are_scored_from_the_command_line(tmp_path, family, ending):
     right = [good > bad for good, bad in likelihoods]
     wanted = (sum(right[:2]) / 2 + right[2]) / 2
     asked = ("evaluate", model, "--minimal-pairs", "--data", file)
-    (score,) = json.loads(done(*asked, "--json"))["scores"]
+    score, *others = json.loads(done(*asked, "--json"))["scores"]
+    assert not others
     assert score["value"] == pytest.approx(wanted) and score["sets"]["order"]["pairs"] == 1
     assert "agreement" in (shown := done(*asked)) and score["signature"] in shown
     (first,) = json.loads(done(*asked, "--pairs-per-set", 1, "--json"))["scores"]

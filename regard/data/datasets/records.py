@@ -501,11 +501,14 @@ _ENDINGS = (".jsonl", ".ndjson")
 
 @dataclass(frozen=True)
 class MinimalPair:
-    """good: the grammatical sentence.  bad: the other one.  name: of the set that has this pair."""
+    """good: the grammatical sentence.  bad: the other one.  name: of the set that has this pair.
+    phenomenon: of which several sets are examples; "" where it is not named.
+    """
 
     good: str
     bad: str
     name: str
+    phenomenon: str = ""
 
 
 def read_minimal_pairs(
@@ -516,8 +519,8 @@ def read_minimal_pairs(
 
     Args:
         data: each line or item is an object with `sentence_good` and `sentence_bad`, and the name
-            of its set as `UID`, as BLiMP has them; or with `good` and `bad`. Without `UID`, the set
-            is the file.
+            of its set as `UID` and of its phenomenon as `linguistics_term`, as BLiMP has them; or
+            with `good` and `bad`. Without `UID`, the set is the file.
         pairs_per_set: the first so many pairs of each file; None: all.
 
     Raises:
@@ -575,4 +578,5 @@ def _pair(item: object, location: Location) -> MinimalPair:
         sentences.append(value)
     file, member = split_member(location[0])
     good, bad = sentences
-    return MinimalPair(good, bad, str(record.get("UID") or PurePath(member or file).stem))
+    name = str(record.get("UID") or PurePath(member or file).stem)
+    return MinimalPair(good, bad, name, str(record.get("linguistics_term", "")))

@@ -1,0 +1,62 @@
+"""A language model of this library as a model of `transformers`, where that has none of its kind.
+
+AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+
+opens the folder of an LSTM or of a Transformer-XL: the folder names these classes, and this library
+must be installed. So whatever scores models of `transformers` (lm-eval, the evaluation pipeline of
+the BabyLM challenge) scores these. To generate with them, use this library.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput
+
+from regard.errors import RegardError
+from regard.models.protocols import LanguageModel
+from regard.tasks.folders import load
+
+
+class RegardConfig(PretrainedConfig):
+    """The fields of config.json; this library reads them from the folder."""
+
+    model_type = "regard"
+
+
+class RegardForCausalLM(PreTrainedModel):
+    """A language model, with the interface of `transformers`."""
+
+    config_class = RegardConfig
+
+    def __init__(self, config: RegardConfig, model: LanguageModel):
+        super().__init__(config)
+        self.model = model
+
+    @classmethod
+    def from_pretrained(cls, path: Any, *args: Any, config: Any, **options: Any) -> Any:
+        """The model of a folder, in float32 on the CPU."""
+        task: Any = load(Path(path), device="cpu")
+        return cls(config, task.module).eval()
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, **options: Any
+    ) -> CausalLMOutput:
+        """Logits (B, T, V) of the token after each of texts (B, T) that start together.
+
+        Raises:
+            RegardError: `attention_mask` has padding on the left.
+        """
+        if attention_mask is not None and not attention_mask[:, 0].all():
+            raise RegardError('Texts must be padded on the right: use padding_side="right".')
+        steps = self.model.target_length or input_ids.size(1)
+        state, parts = self.model.empty(len(input_ids)), []
+        for part in input_ids.split(steps, 1):
+            output = self.model(part, state)
+            state = output.state
+            parts.append(self.model.head.logits(output.hidden))
+        return CausalLMOutput(logits=torch.cat(parts, 1))
