@@ -38,7 +38,9 @@ class RegardForCausalLM(PreTrainedModel):
         self.model = model
 
     @classmethod
-    def from_pretrained(cls, path: Any, *args: Any, config: Any, **options: Any) -> Any:
+    def from_pretrained(  # type: ignore[override]
+        cls, path: Any, *args: Any, config: Any, **options: Any
+    ) -> Any:
         """The model of a folder, in float32 on the CPU."""
         task: Any = load(Path(path), device="cpu")
         return cls(config, task.module).eval()

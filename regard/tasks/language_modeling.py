@@ -507,7 +507,7 @@ class TextGenerator(EmbedsTexts):
 
     def likelihoods_by_kind(self) -> dict[str, Callable[[Sequence[str]], list[float]]]:
         """Of lines also without their ends; a model that reads backwards starts with the end."""
-        kinds = {"causal": self.log_likelihoods}
+        kinds: dict[str, Callable[..., list[float]]] = {"causal": self.log_likelihoods}
         if self.line_end() and not self.module.reads_backward:
             kinds["causal-without-line-end"] = partial(self.log_likelihoods, line_end=False)
         return kinds

@@ -12,7 +12,7 @@ probable one after the right tokens before it.
 
 Minimal pairs: how often a model prefers the grammatical sentence (BLiMP, Warstadt et al. 2020),
 the one with the larger log-likelihood. It is the sum over its tokens, not their mean: the sentences
-of a pair may differ in length. Equal ones, to the rounding of float32, count as half a right answer,
+of a pair may differ in length. Equal ones, to the rounding of float32, are half a right answer,
 which is what a guess would get.
 
 A causal model of lines is scored in two ways: with the end of the line, as it was trained, and
@@ -42,7 +42,7 @@ from regard.errors import RegardError, TextError
 from regard.layers.softmax import MIN_ROWS, slice_on, token_losses
 from regard.metrics import Score
 from regard.metrics.score import ScoreReport, ScoreTable, check_any
-from regard.models.protocols import Generator, LanguageModel
+from regard.models.protocols import Generator
 from regard.tasks.batching import check_finite, check_likelihood, device_of, watched
 from regard.tasks.embedder import batch_budget
 from regard.tasks.task import Task
@@ -344,8 +344,8 @@ EQUAL = 1e-6  # the relative difference of likelihoods up to which they are equa
 
 @dataclass(frozen=True)
 class MinimalPairReport(ScoreReport):
-    """The scores of each set: accuracy, pairs with equal likelihoods, and pairs. And the mean of the
-    accuracies of the sets of each phenomenon, where the pairs name it.
+    """The scores of each set: accuracy, pairs with equal likelihoods, and pairs. And the mean
+    accuracy of the sets of each phenomenon, where the pairs name it.
     """
 
     sets: dict[str, tuple[float, int, int]]
@@ -368,8 +368,8 @@ class MinimalPairReport(ScoreReport):
 
 
 def minimal_pair_scores(task: Task, pairs: Sequence[MinimalPair]) -> list[Score]:
-    """The mean of the accuracies of all sets, by each of the likelihoods that the task gives, with a
-    report of each set.
+    """The mean of the accuracies of all sets, by each of the likelihoods that the task gives, with
+    a report of each set.
 
     Raises:
         NotSupportedError: the task gives no log-likelihoods.
@@ -377,7 +377,7 @@ def minimal_pair_scores(task: Task, pairs: Sequence[MinimalPair]) -> list[Score]
     """
     check_any(len(pairs), "Minimal-pair accuracy")
     texts = [text for pair in pairs for text in (pair.good, pair.bad)]
-    tokenizer, scores = task.tokenizer, []
+    tokenizer, scores = task.tokenizer, list[Score]()
     ids = tokenizer.encode_many(texts)
     unknown = 0 if tokenizer.unk_id is None else sum(tokenizer.unk_id in row for row in ids)
     for kind, log_likelihoods in task.likelihoods_by_kind().items():
