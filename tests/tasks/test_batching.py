@@ -22,7 +22,6 @@ from regard import decoding
 from regard.attention.capture import muted
 from regard.cli.console import with_progress
 from regard.data.batches import Sequences
-from regard.data.encoder_inputs import EncodedInputs
 from regard.data.token_arrays import TokenArray
 from regard.errors import RegardError
 from regard.experiments import runs
@@ -30,8 +29,7 @@ from regard.models.conversions import prepare
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.progress import Lines
 from regard.tasks import batching
-from regard.tasks.batching import computed, decode_in_order, even_batches, watched, watching
-from regard.text.templates import EncoderInput
+from regard.tasks.batching import computed, decode_in_order, watched, watching
 from regard.visual.attention_record import look
 
 ROWS = [[3 + (7 * i + j) % 90 for j in range(1 + i % 9)] + [2] for i in range(40)]
@@ -100,31 +98,6 @@ def test_an_error_in_one_batch_is_raised(model, monkeypatch, two_threads):
     with pytest.raises(ValueError, match="this one"):
         decode_in_order(model, TokenArray.of(ROWS), decoding.options(beams=4))
     assert torch.get_num_threads() == 2
-
-
-@pytest.mark.parametrize("count", [1, 3, 17, 200, 1000])
-def test_the_last_batches_are_split_into_smaller_ones(count):
-    rows = np.random.default_rng(0).permutation(count)
-    batches = [rows[start : start + 30] for start in range(0, count, 30)]
-    found = batching.smaller_at_the_end(batches, 2)
-    assert np.array_equal(np.concatenate(found), rows)
-    sizes = [len(batch) for batch in found]
-    assert sizes == sorted(sizes, reverse=True) and sizes[0] <= 30 and min(sizes) > 0
-    # Whoever is late by a batch is late by little.
-    assert sizes[-1] <= batching.SMALLEST
-
-
-def test_watching_passes_each_iteration_to_the_watcher_once():
-    seen = []
-
-    def watcher(batches):
-        seen.append(len(batches))
-        yield from batches
-
-    assert list(watched([1, 2])) == [1, 2] and seen == []
-    with watching(watcher):
-        assert list(watched([1, 2])) == [1, 2]
-    assert list(watched([3])) == [3] and seen == [2]
 
 
 def test_evaluation_tells_its_progress_where_stderr_is_no_terminal(monkeypatch, capsys):
@@ -274,20 +247,3 @@ def test_threads_are_kept_and_another_process_has_its_own(two_threads):
     assert found.get(timeout=60) == 2
     child.join(60)
     assert child.exitcode == 0
-
-
-def inputs_of(sizes: list[int]) -> EncodedInputs:
-    return EncodedInputs.of([EncoderInput([1] * n, [0] * n, (0,), (n,)) for n in sizes])
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_even_batches_hold_every_input_once_and_keep_the_limit(seed, monkeypatch):
-    monkeypatch.setattr(batching, "FEWEST_TOKENS", 8)
-    draw = random.Random(seed)
-    sizes = [draw.randint(1, 30) for _ in range(draw.randint(2, 200))]
-    limit = draw.choice([1, 40, 200, 5000])
-    batches = even_batches(inputs_of(sizes), 0, limit, 2)
-    numbers = sorted(int(n) for batch in batches for n in batch.numbers)
-    assert numbers == [*range(len(sizes))]
-    assert all(batch.texts.ids.numel() <= max(limit, 30) for batch in batches)
-    assert len(batches) > 1 or sum(sizes) < 16

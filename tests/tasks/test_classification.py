@@ -139,37 +139,6 @@ def test_labels_without_examples_are_kept_with_a_warning_and_unknown_ones_are_er
         train(out="other")
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"problem_type": "ranking"}, "`problem_type` must be single_label.* or multi_"),
-        ({"problem_type": "regression"}, "`problem_type` must be single_label.* or multi_"),
-        (
-            {"problem_type": "single_label_classification", "id2label": {0: "a"}},
-            "`problem_type` must be regression or multi_label_classification",
-        ),
-        ({"id2label": {0: "a", 1: "a", 2: "a (1)"}}, "must name each of the 3 answers"),
-        ({"id2label": {0: "a", 2: "b"}}, "`id2label` must be names of the 2 outputs"),
-    ],
-)
-def test_unsupported_problem_types_and_labels_raise_an_error(workdir, options, message):
-    count = len(options.get("id2label", "ab"))
-    file = folder(workdir / "start", "bert", "ForSequenceClassification", num_labels=count)
-    config = json.loads((file / "config.json").read_text())
-    (file / "config.json").write_text(json.dumps({**config, **options}))
-    with pytest.raises(RegardError, match=message):
-        runs.load("start")
-
-
-def test_labels_with_one_name_are_told_apart_by_their_numbers(workdir):
-    names = {0: "a", 1: "a", 2: "b"}
-    folder(workdir / "start", "bert", "ForSequenceClassification", id2label=names)
-    with pytest.warns(UserWarning, match=r"several labels a\. They get their numbers"):
-        task = runs.load("start")
-    assert task.labels == ("a (0)", "a (1)", "b")
-    assert [*task.predict(["x"], return_proba=True)[0].probabilities] == ["a (0)", "a (1)", "b"]
-
-
 # ---- rows and batches --------------------------------------------------------------------------
 
 
@@ -255,14 +224,9 @@ def test_metrics_by_name_equal_scikit_learn(workdir):
     "override, message",
     [
         ('evaluation.metrics=["acuracy"]', "does not score classification. Did you mean 'accura"),
-        ('evaluation.metrics=["pearson"]', "'pearson', which does not score classification"),
-        ('evaluation.metrics=["f1"]', "`f1` is of the positive one of two labels, but there are 3"),
         ("objective.label_smoothing=1.0", "`objective.label_smoothing` must be less than 1"),
         ("data.columns=[0]", "`data.columns` must name one text or two, and then the label"),
-        ("data.columns=[0, 1, 2, 3]", "must name one text or two"),
         ('data.glue="mrcp"', "no task of GLUE. Did you mean 'mrpc'"),
-        ('data.glue="mnli"', "no task of GLUE.*mnli-matched"),
-        ("objective.aux_lm_weight=0.5", "needs a model that predicts the next token"),
     ],
 )  # fmt: skip
 def test_wrong_options_raise_an_error_before_the_run_exists(workdir, override, message):
@@ -360,17 +324,6 @@ def test_balanced_weights_are_those_of_scikit_learn_scaled_to_the_mean_1():
     )
     assert found[[0, 1, 3]].numpy() == pytest.approx(theirs) and found[2] == 0
     assert found[targets].mean() == pytest.approx(1.0)
-
-
-def test_weights_by_name_are_scaled_and_others_are_1():
-    targets = torch.tensor([0, 0, 0, 1])
-    found = class_weights({"b": 5.0}, ["a", "b"], targets)
-    assert found[1] / found[0] == pytest.approx(5.0) and found[targets].mean() == pytest.approx(1)
-    assert class_weights("", ["a", "b"], targets) is None
-    with pytest.raises(ConfigError, match="`class_weights` has no label 'c'"):
-        class_weights({"c": 2.0}, ["a", "b"], targets)
-    with pytest.raises(ConfigError, match="are 0 for every training example"):
-        class_weights({"a": 0.0, "b": 0.0}, ["a", "b"], targets)
 
 
 def test_class_weights_weigh_the_training_loss_alone(workdir):

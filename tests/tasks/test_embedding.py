@@ -6,7 +6,6 @@ Tests of `regard.tasks.inputs`, too.
 from __future__ import annotations
 
 import threading
-import warnings
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -17,14 +16,12 @@ import scipy.stats
 import torch
 from tiny_folders import ENCODERS, FAMILIES, folder, transformers
 
-from regard.checkpoints.sentence_transformers import write_sentence_transformers
 from regard.data.encoder_inputs import InputFormat
 from regard.errors import ConfigError, RegardError
 from regard.experiments import runs
-from regard.layers.pooling import Pooling, ScalarMix
+from regard.layers.pooling import ScalarMix
 from regard.models import model_class
 from regard.models.kneser_ney import KneserNey, KneserNeyConfig
-from regard.tasks.embedding import Embedder
 from regard.tasks.language_modeling import TextGenerator
 
 TEXTS = ["a dog runs", "who sleeps in the very old park ?", "", "ball", "the cat sleeps on a mat"]
@@ -83,31 +80,6 @@ def test_embed_takes_a_trained_scalar_mix(tasks):
 
 
 # ---- texts
-
-
-@pytest.mark.parametrize(
-    "kinds, normalize",
-    [(("mean",), True), (("cls",), False), (("max",), False), (("mean", "lasttoken"), True)],
-)
-def test_pooled_vectors_equal_those_of_sentence_transformers(folders, tmp_path, kinds, normalize):
-    theirs = pytest.importorskip("sentence_transformers", reason="pools texts for comparison")
-    path = tmp_path / "pooled"
-    path.mkdir()
-    for file in folders["bert"].iterdir():
-        (path / file.name).write_bytes(file.read_bytes())
-    write_sentence_transformers(path, Pooling(kinds, normalize, max_length=8), 16)
-    task = runs.load(path)
-    wanted = theirs.SentenceTransformer(str(path), device="cpu").encode(TEXTS)
-    assert isinstance(task, Embedder) and task.input_format.max_length == 8
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = task.encode(TEXTS, normalize_embeddings=False)  # as theirs by default
-        runs.save(task, tmp_path / "again")
-        reread = runs.load(tmp_path / "again").embed(TEXTS, too_long="truncate")
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
-    np.testing.assert_array_equal(reread, found)
-    again = theirs.SentenceTransformer(str(tmp_path / "again"), device="cpu").encode(TEXTS)
-    np.testing.assert_allclose(again, wanted, atol=1e-6)
 
 
 def test_without_a_pooling_file_vectors_are_means_over_all_tokens(folders, tasks):
@@ -177,18 +149,6 @@ def test_similarity_equals_the_cosine(tasks):
     assert tasks["bert"].similarity(*TEXTS[:2]) == pytest.approx(wanted[0, 1], abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    "per", [{"granularity": "word"}, {"granularity": "x"}, {"output_value": "token_embeddings"}]
-)
-def test_cosines_are_of_texts_alone(tasks, per):
-    for call in (tasks["bert"].similarity, tasks["bert"].search):
-        with pytest.raises(ConfigError, match='`granularity` must be "sentence", but is \''):
-            call(TEXTS[0], TEXTS, **per)
-        np.testing.assert_equal(
-            call(TEXTS[0], TEXTS, granularity="sentence"), call(TEXTS[0], TEXTS)
-        )
-
-
 # ---- words
 
 
@@ -231,13 +191,6 @@ def test_texts_that_are_too_long_raise_an_error_or_are_truncated(tasks):
         if per != "sentence":
             assert len(found[1]) == {"token": 64, "word": 62}[per]
             assert len(found[1].labels) == len(found[1])
-
-
-def test_the_error_of_a_stream_has_the_number_of_the_text(tasks):
-    texts = [*repeat("ball", 5000), "the dog " * 40]
-    stream = tasks["bert"].embed_stream(texts)
-    with pytest.raises(RegardError, match="Text 5001 has 82 tokens"):
-        list(stream)
 
 
 # ---- the task

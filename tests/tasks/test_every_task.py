@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 import regard
 from regard.cli import app
-from regard.errors import ConfigError, RegardError, TextError, TextTooLong
+from regard.errors import RegardError, TextError, TextTooLong
 from regard.tasks import TASKS, task_class
 from regard.tasks.inputs import read_whole
 
@@ -216,13 +216,6 @@ def test_options_without_effect_in_evaluate_raise_an_error(quick, folders, tmp_p
 
 
 # ------------------------------------------------------------------------------- in Python
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_wrong_value_of_too_long_is_an_error_also_where_no_text_is_too_long(loaded, name):
-    text = good(name).split() if "tagging" in name else good(name)
-    with pytest.raises(ConfigError, match="`too_long` must be .*, but is 'cut'"):
-        loaded[name].predict([text], too_long="cut")
 
 
 def test_where_too_long_cannot_be_set_no_error_for_a_long_text_advises_it(loaded):

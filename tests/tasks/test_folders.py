@@ -24,7 +24,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import regard
-from regard.checkpoints import model_folder
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.models import conversions, model_class
 from regard.models.bert import Bert, BertConfig
@@ -198,21 +197,13 @@ def test_no_value_of_another_type_is_accepted(model_folders, damaged, name):
         wrong_values = [str(config[field]) + "3", [config[field]], {"0": config[field]}, 10**12]
         if field != "feature_layers":  # of which -3 is the third from the end
             wrong_values.append(-3)
+        if field in ("pad", "bos", "eos"):
+            wrong_values.append(config["vocab_size"])
         for wrong in wrong_values:
             (folder / "config.json").write_text(json.dumps(config | {field: wrong}))
             with pytest.raises((CheckpointError, ConfigError), match="config.json") as error:
                 regard.load(folder)
             assert re.search(rf"\b{field}\b", str(error.value)), error.value
-
-
-@pytest.mark.parametrize("special", ["pad", "bos", "eos"])
-@pytest.mark.parametrize("name", [*OWN, "gpt2-int8"])
-def test_ids_beyond_the_vocabulary_raise_an_error(model_folders, damaged, name, special):
-    folder = damaged(model_folders / name)
-    config = json.loads((folder / "config.json").read_bytes())
-    (folder / "config.json").write_text(json.dumps(config | {special: config["vocab_size"]}))
-    with pytest.raises(CheckpointError, match=f"config.json: `{special}` must be an id below"):
-        regard.load(folder)
 
 
 SIZES = ["d_model", "d_ff", "layers", "vocab_size", "decoder_layers", "encoder_layers", "segments"]
@@ -306,9 +297,6 @@ def test_a_folder_with_changed_bytes_answers_or_the_error_names_it(
         assert task is None or task.name in TASKS
 
 
-# ---------------------------------------------------------------- pipes, sentence-transformers
-
-
 # ---- quantized
 
 
@@ -332,11 +320,7 @@ def test_a_quantized_folder_equals_quantizing_while_loading(model_folders, name,
         texts = ["a dog"] if hasattr(quantized, "stream") else TEXTS
         assert quantized.predict(texts, max_tokens=5) == wanted.predict(texts, max_tokens=5)
     else:
-        found, expected = (
-            quantized.predict(TEXTS, return_proba=True),
-            wanted.predict(TEXTS, return_proba=True),
-        )
-        assert list(map(str, found)) == list(map(str, expected))
+        assert str(quantized.predict(TEXTS)) == str(wanted.predict(TEXTS))
 
 
 def size(folder: Path) -> int:
@@ -370,28 +354,6 @@ def test_without_kernels_the_same_quantized_file_is_written_and_read(
     assert_same_weights(found.module, expected.module)
     loaded = regard.load(model_folders / name, quantize=weights)
     assert_same_weights(loaded.module, expected.module)
-
-
-# ---- quantized: refused
-
-
-def test_wrong_uses_of_quantized_folders_raise_errors(model_folders, tmp_path):
-    quantized = model_folders / "gpt2-int8"
-    with pytest.raises(ConfigError, match="holds int8 weights already.*Quantize the folder"):
-        regard.quantize(quantized, tmp_path / "twice", "bfloat16")
-    with pytest.raises(ConfigError, match="`dtype` must be one of int8, bfloat16, but is 'int9'"):
-        regard.quantize(model_folders / "gpt2", tmp_path / "new", "int9")
-    with pytest.raises(CheckpointError, match="is there already"):
-        regard.quantize(model_folders / "gpt2", quantized)
-    with pytest.raises(ConfigError, match="holds int8 weights, and bfloat16 ones cannot be made"):
-        regard.load(quantized, quantize="bfloat16")
-    with pytest.raises(ConfigError, match="`quantize` must be one of int8, bfloat16, but is"):
-        regard.load(model_folders / "gpt2", quantize="int9")
-    with pytest.raises(ConfigError, match="holds int8 weights, which can be used but not changed"):
-        model_folder.read_model(quantized)
-    with pytest.raises(CheckpointError, match="quantized weights, and nothing publishes such"):
-        folders.save(regard.load(quantized), tmp_path / "published")
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_model_is_loaded_on_the_given_device(model_folders, monkeypatch):

@@ -39,34 +39,6 @@ def test_the_head_of_a_folder_decides_the_task(tmp_path, family, ending, task):
     assert runs.load(folder(tmp_path, family, ending)).name == task
 
 
-def test_the_problem_type_decides_between_tasks_of_one_head(tmp_path):
-    problem, task = "multi_label_classification", "multi-label-classification"
-    named = {0: "a", 1: "b", 2: "c"}
-    place = folder(
-        tmp_path / "first",
-        "bert",
-        "ForSequenceClassification",
-        id2label=named,
-        problem_type=problem,
-    )
-    found = runs.load(place)
-    assert (found.name, found.labels) == (task, ("a", "b", "c"))
-    runs.save(found, tmp_path / "second")
-    again = runs.load(tmp_path / "second")
-    assert again.name == task and again.predict("old") == found.predict("old")
-    config = json.loads((tmp_path / "second/config.json").read_text())
-    assert config["problem_type"] == problem
-    assert config["id2label"] == {str(number): name for number, name in named.items()}
-
-
-@pytest.mark.parametrize("ending", ["ForSequenceClassification", "ForTokenClassification"])
-def test_labels_are_in_the_order_of_their_numbers(tmp_path, ending):
-    # Numbers of JSON are strings: "10" comes before "2" there.
-    named = {i: f"label {chr(122 - i)}" for i in range(11)}
-    task = runs.load(folder(tmp_path, "bert", ending, id2label=named))
-    assert list(task.labels) == list(named.values())
-
-
 # ---- folders of ours that somebody else has changed ----------------------------------------------
 
 
@@ -103,14 +75,8 @@ def test_labels_have_one_list_of_names_and_what_contradicts_it_is_an_error(ours)
     assert load(num_labels=3) == ("no", "maybe", "yes")
     with pytest.warns(UserWarning, match="names 2 of 3 labels"):
         assert load(id2label={"2": "c", "0": "a"}, label2id=None) == ("a", "LABEL_1", "c")
-    for field, changes in {
-        "label2id": {"id2label": renamed},
-        "num_labels": {"num_labels": 2},
-        "id2label": {"id2label": renamed | {"3": "best"}, "label2id": None},
-        "regard.labels": {"regard": sound["regard"] | {"labels": ["a", "b", "c"]}},
-    }.items():
-        with pytest.raises(RegardError, match=rf"config.json: `{field}`"):
-            load(**changes)
+    with pytest.raises(RegardError, match="config.json: `regard.labels`"):
+        load(regard=sound["regard"] | {"labels": ["a", "b", "c"]})
 
 
 @pytest.mark.parametrize("task", ["tagging", "multi-label-classification", "embedding"])
@@ -158,18 +124,6 @@ def test_an_unchanged_folder_is_loaded_without_warning(ours):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert runs.load(ours).labels == ("no", "maybe", "yes")
-
-
-@pytest.mark.parametrize("family", ["bert", "roberta", "gpt2"])
-def test_saving_a_loaded_folder_again_gives_the_same_files(tmp_path, family):
-    first = folder(tmp_path / "theirs", family, "ForSequenceClassification")
-    for name in ("once", "twice"):
-        runs.save(runs.load(first), tmp_path / name)
-        first = tmp_path / name
-    files = sorted(file.name for file in first.iterdir())
-    assert files == sorted(file.name for file in (tmp_path / "once").iterdir())
-    for file in files:
-        assert (first / file).read_bytes() == (tmp_path / "once" / file).read_bytes(), file
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])

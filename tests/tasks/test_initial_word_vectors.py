@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from killing import killed_at
 
 import regard
 from regard.errors import ConfigError, DataError
@@ -112,33 +111,6 @@ def test_vectors_stand_beside_the_features_of_a_frozen_encoder():
     del features["features"]["d_words"]
     with pytest.raises(ConfigError, match="`data.word_vectors` would replace what the model of a"):
         train(features, tokenizer=None, word_vectors="vectors.txt", out="none")
-
-
-def test_a_killed_run_goes_on_to_the_same_weights_where_the_files_are_now():
-    model = {"name": "bilstm", **MODELS_OF_WORDS["bilstm characters"]}
-    options = dict(word_vectors="vectors.txt", max_steps=12)
-    options["training"] = {"checkpoints": {"save_steps": 2}}
-    for frozen in (True, False):
-        whole, _ = train(model, freeze_word_vectors=frozen, out=f"whole{frozen}", **options)
-        folder = Path(f"killed{frozen}")
-        assert killed_at(
-            40, lambda f=folder, z=frozen: train(model, freeze_word_vectors=z, out=f, **options)
-        )
-        Path("moved").mkdir(exist_ok=True)
-        Path("vectors.txt").rename("moved/vectors.txt")
-        Path("rows.tsv").rename("moved/rows.tsv")
-        with pytest.raises(DataError, match=r"rows\.tsv, .*vectors\.txt"):
-            regard.resume(folder, progress=False)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            paths = ["data.train=moved/rows.tsv", "data.word_vectors=moved/vectors.txt"]
-            result = regard.resume(folder, paths, progress=False).result
-        for name in ("vectors.txt", "rows.tsv"):
-            Path(f"moved/{name}").rename(name)
-        assert result.step == 12
-        ours = regard.load(folder).module.state_dict()
-        for key, value in regard.load(whole).module.state_dict().items():
-            assert torch.equal(ours[key], value), key
 
 
 def test_a_resumed_run_refuses_another_file():

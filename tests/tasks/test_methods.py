@@ -133,39 +133,11 @@ def test_a_method_that_a_task_lacks_raises_an_error_that_names_those_it_has(task
         assert all(f"`{own}`" in str(raised.value) for own in model.methods())
 
 
-def test_unknown_options_of_predict_and_models_in_place_of_folders_are_named(tasks, tmp_path):
-    model = tasks["classification"]
-    with pytest.raises(ConfigError, match=r"`predict` has no option 'batch_size'.*too_long"):
-        model.predict(TEXT, batch_size=2)
+def test_models_in_place_of_folders_are_named(tasks, tmp_path):
     for call in (regard.quantize, lambda task, out: regard.export(task, "onnx", out)):
         with pytest.raises(TypeError, match=r"not a TextClassifier.*model\.save"):
-            call(model, tmp_path / "out")
+            call(tasks["classification"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_warning_says_how_many_texts_are_blank(tasks):
-    texts: dict[str, Any] = {
-        "classification": ["the cat", " \n"],
-        "regression": [("the cat", "sat"), ("", "")],
-        "tagging": ["", TEXT],
-        "question-answering": [PAIR, (" ", "")],
-    }
-    for name, of_task in texts.items():
-        with pytest.warns(UserWarning, match="1 of 2 texts are blank: what is predicted"):
-            assert len(tasks[name].predict(of_task)) == 2
-    with pytest.warns(UserWarning, match="1 of 1 texts are blank"):
-        tasks["classification"].predict("")
-
-
-def test_the_report_by_label_is_that_of_the_evaluation(tasks):
-    rows: dict[str, Any] = {
-        "classification": [("the cat", "yes"), ("a mat", "no")],
-        "multi-label-classification": [("the cat", ["old", "warm"]), ("a mat", [])],
-        "tagging": [(["the", "cat"], ["O", "B-X"])],
-    }
-    for name, of_task in rows.items():
-        report = tasks[name].classification_report(of_task)
-        assert report == tasks[name].evaluate(of_task).report and str(report)
 
 
 def test_several_hypotheses_of_a_text_are_a_list_and_limits_take_effect(tasks):

@@ -215,22 +215,16 @@ def test_minimal_pairs_are_read_from_files_folders_and_archives(tmp_path):
     assert read_minimal_pairs(tmp_path / "b.jsonl") == wanted[3:]
     assert read_minimal_pairs(tmp_path, pairs_per_set=1) == wanted[::3]
     assert read_minimal_pairs(wanted) == wanted
-    (tmp_path / "empty").mkdir()
     (tmp_path / "no.zip").write_bytes(b"PK")
     for given, message in [
-        (tmp_path / "empty", "has no .jsonl file"),
         (tmp_path / "no.zip", "is no zip archive"),
         (tmp_path / "missing.zip", "does not exist"),
         ([{"good": "a"}], r"has no field 'sentence_bad'. It has: good"),
         ([{"good": 3, "bad": "b"}], "sentence_good must be text, but is a whole number"),
-        ([{"good": "", "bad": "b"}], "sentence_good must have a word, but is ''"),
-        ([{"good": "a", "bad": " "}], "sentence_bad must have a word, but is ' '"),
         (["a"], "a minimal pair must be an object"),
         ([], "has not one minimal pair"),
     ]:
         with pytest.raises(DataError, match=message):
             read_minimal_pairs(given)
-    with pytest.raises(ConfigError, match="must end in .jsonl"):
-        read_minimal_pairs(tmp_path / "note.txt")
     with pytest.raises(ConfigError, match="`pairs_per_set` must be at least 1"):
         read_minimal_pairs(tmp_path, pairs_per_set=0)

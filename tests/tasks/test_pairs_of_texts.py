@@ -21,7 +21,6 @@ from regard.experiments import runs
 from regard.metrics.retrieval import Retrieval
 from regard.tasks.embedding import Embedder
 from regard.tasks.embedding_losses import LOSSES, SCORED, ExampleVectors
-from regard.training.interrupt import Paused
 
 theirs = pytest.importorskip("sentence_transformers", reason="its losses are compared with")
 from sentence_transformers.sentence_transformer import evaluation, losses  # noqa: E402
@@ -243,17 +242,6 @@ def test_sentence_transformers_opens_the_folder(bert, tmp_path, pooling, normali
     )
     again = train(run.folder, tmp_path / "again", train=JSONL)  # pooled as before
     assert again.model.pooling == run.model.pooling
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_resumed_training_ends_as_an_undisturbed_one(bert, tmp_path):
-    options = {"train": TRIPLETS, "batch_size": 8, "epochs": 2, "max_tokens_per_batch": 50}
-    whole = train(bert, tmp_path / "whole", **options)
-    with pytest.raises(Paused):
-        train(bert, tmp_path / "part", **options, stop_after_fraction=0.4)
-    run = regard.resume(tmp_path / "part", progress=False)
-    assert run.scores == whole.scores
-    np.testing.assert_array_equal(run.model.embed(TEXT), whole.model.embed(TEXT))
 
 
 # ---- searches

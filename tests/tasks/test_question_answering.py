@@ -11,9 +11,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from letter_folders import bert, byte_level, transformers
+from letter_folders import bert, transformers
 from recipe_files import planned, until_learned
 from recipe_files import written as written_recipe
+from tiny_folders import folder as tiny
 
 import regard
 from regard.data.datasets.records import AnswerSpan as Given
@@ -44,7 +45,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def roberta(tmp_path_factory):
-    return byte_level(tmp_path_factory.mktemp("bytes") / "r", "Roberta", "QuestionAnswering")
+    return tiny(tmp_path_factory.mktemp("bytes"), "roberta", "ForQuestionAnswering")
 
 
 @cache

@@ -15,7 +15,6 @@ import torch
 from recipe_files import trained, written
 from tiny_folders import ENCODERS, FAMILIES, folder, their_scores
 
-from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
 
 ROWS = [
@@ -75,40 +74,6 @@ def test_scores_equal_the_correlations_of_scipy_and_the_squared_error(workdir):
     task = runs.plan(runs.read_recipe("small.toml", ["model.path=run"])).task  # its head stays
     errors = (torch.tensor(found) - torch.tensor(wanted)) ** 2
     assert task.validate()["loss"] == pytest.approx(errors.mean().item(), rel=1e-3)
-
-
-def test_the_first_metric_is_the_goal(workdir):
-    folder(workdir / "start", "bert", "Model")
-    task, result = train('evaluation.metrics=["spearman"]')
-    assert task.goal == ("spearman", "max") and set(result.scores) == {"spearman", "loss"}
-    with pytest.raises(ConfigError, match="'accuracy', which does not score regression"):
-        train('evaluation.metrics=["accuracy"]', out="other")
-
-
-@pytest.mark.parametrize(
-    "wrong, message",
-    [
-        ("high", "train.tsv:2: has 'high' where a number should be"),
-        ("nan", "train.tsv:2: has 'nan', but a target must be a finite"),
-        ("-inf", "must be a finite float32"),
-        ("1e39", "must be a finite float32"),
-        ("1_000", "has '1_000' where a number should be"),
-        ("", "has '' where a number"),
-    ],
-)
-def test_targets_that_are_not_numbers_raise_an_error(workdir, wrong, message):
-    folder(workdir / "start", "bert", "Model")
-    write([ROWS[0], ("a", "b", wrong)])
-    with pytest.raises(DataError, match=message):
-        train()
-
-
-def test_a_glue_task_or_option_of_classification_raises_an_error(workdir):
-    folder(workdir / "start", "bert", "Model")
-    with pytest.raises(ConfigError, match='rte is scored by accuracy.*task = "classification"'):
-        train('data.glue="rte"')
-    with pytest.raises(RegardError, match=r"\[objective\] has no `label_smoothing`"):
-        train("objective.label_smoothing=0.1")
 
 
 SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"

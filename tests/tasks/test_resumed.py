@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,9 +32,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         model=dict(path="bert", layers=[1]), teacher=dict(path="bert"), tokenizer=None,
         train=[(text,) for text in TEXTS],
     )),
+    "negatives": ("embedding", dict(
+        model="bert", tokenizer=None, max_tokens_per_batch=50,
+        train=[dict(anchor=text, positive=text[::-1], negatives=TEXTS[:2]) for text in TEXTS],
+    )),
     "adapters": ("classification", dict(
         model=dict(path="bert", lora=dict(rank=2, dropout=0.1)), tokenizer=None,
     )),
+    **{f"word vectors{' frozen' * frozen}": ("classification", dict(
+        model=dict(name="bilstm", d_words=4, d_model=6, d_character=3, d_characters=4),
+        tokenizer=dict(kind="words"), word_vectors="vectors.txt", freeze_word_vectors=frozen,
+    )) for frozen in (True, False)},
     "drawn choices": ("translation", dict(
         model=ATTENTION | dict(attention="general", selection="hard"),
     )),
@@ -44,6 +53,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_stopped_run_ends_with_the_bits_of_one_that_never_stopped(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    Path("vectors.txt").write_text("good 1 2 -3 4\nbad -1 0 0.5 2\n")
     task, changes = CASES[name]
     for family, ending in (("bert", "Model"), ("gpt2", "LMHeadModel")):
         if family in str(changes.get("model")):

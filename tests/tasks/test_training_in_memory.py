@@ -118,8 +118,6 @@ def test_a_share_of_the_training_data_is_validated_on_and_not_trained_on(start):
         (dict(valid=1.5), "valid"),
         (dict(valid=None, training={"epochs": 1, "validation": {"patience": 2}}), "validation"),
         (dict(columns=["text", "lable"]), "has no column 'lable'. It has: text, label"),
-        (dict(columns="text"), "`data.columns` must be a list"),
-        (dict(model=5), "`model.name` is missing"),
         (dict(model=None), "`model.name` is missing"),
         (dict(task=None), "`task` is missing"),
         (dict(train=None, valid=None), "`data` is missing"),
