@@ -25,9 +25,15 @@ COMBINED = ("max", "mean")
 TURNED = ("mean", "cls")
 
 
+def opened(path):
+    """By sentence-transformers."""
+    theirs = pytest.importorskip("sentence_transformers", reason="opens folders for comparison")
+    return theirs.SentenceTransformer(str(path), device="cpu", local_files_only=True)
+
+
 @pytest.fixture
 def folder(tmp_path):
-    """A tiny random BERT with its tokenizer."""
+    """A tiny random BERT with a tokenizer."""
     torch.manual_seed(1)
     sizes = dict(d_model=16, d_ff=24, heads=2, layers=2, max_length=12)
     model = EncoderWithHeads(Bert(Bert.Config(len(PIECES), **sizes)), {}).eval()
@@ -42,54 +48,39 @@ def folder(tmp_path):
     tokenizer.with_template(Bert.template(tokenizer)).save(path)
     write_tensors(path / "model.safetensors", tensors)
     (path / "config.json").write_text(json.dumps(config))
-    return path, model, tokenizer
-
-
-def embedded(model, tokenizer, pooling):
-    """The vectors of TEXTS, by our model and pooling."""
-    template, limit = Bert.template(tokenizer), (pooling.max_length or 12) - 2
-    rows = [template.apply([ids[:limit]]).ids for ids in tokenizer.encode_many(TEXTS)]
-    texts = Sequences.of(rows, pad=0)
-    with torch.no_grad():
-        return pooling(model.encoder.encode(texts), texts)
+    return path
 
 
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("kinds", [*((kind,) for kind in KINDS), COMBINED, TURNED])
-def test_sentence_transformers_embeds_a_written_folder_equally(folder, kinds, normalize):
-    theirs = pytest.importorskip("sentence_transformers", reason="opens folders for comparison")
-    path, model, tokenizer = folder
+@pytest.mark.filterwarnings("ignore")  # a text of more than 8 tokens
+def test_sentence_transformers_embeds_folders_equally_and_saves_them(
+    folder, tmp_path, kinds, normalize
+):
     pooling = Pooling(kinds, normalize, max_length=8)
-    write_sentence_transformers(path, pooling, 16)
-    opened = theirs.SentenceTransformer(str(path), device="cpu", local_files_only=True)
-    found = opened.encode(TEXTS, convert_to_tensor=True, show_progress_bar=False)
-    ours = embedded(model, tokenizer, pooling)
-    assert found.shape == ours.shape == (len(TEXTS), 16 * len(kinds))
-    assert (found - ours).abs().max() < 1e-5
-    assert read_pooling(path) == pooling
-
-
-def test_the_pooling_of_a_folder_saved_by_sentence_transformers_is_read(folder, tmp_path):
-    theirs = pytest.importorskip("sentence_transformers", reason="writes folders to be read")
-    path, model, tokenizer = folder
-    write_sentence_transformers(path, Pooling(TURNED, True, 8), 16)
-    opened = theirs.SentenceTransformer(str(path), device="cpu", local_files_only=True)
-    opened.save(str(tmp_path / "saved"))
-    assert read_pooling(tmp_path / "saved") == Pooling(TURNED, True, 8)
+    assert read_pooling(folder) is None
+    write_sentence_transformers(folder, pooling, 16)
+    wanted = opened(folder).encode(TEXTS)
+    assert wanted.shape == (len(TEXTS), 16 * len(kinds))
+    opened(folder).save(str(tmp_path / "theirs"))
+    regard.load(folder).save(tmp_path / "ours")
+    assert abs(opened(tmp_path / "ours").encode(TEXTS) - wanted).max() < 1e-6
+    for path in (folder, tmp_path / "theirs", tmp_path / "ours"):
+        assert read_pooling(path) == pooling
+        task = regard.load(path, device="cpu")
+        assert task.input_format.max_length == 8
+        found = task.encode(TEXTS, normalize_embeddings=False)  # as theirs by default
+        assert abs(found - wanted).max() < 1e-5
 
 
 @pytest.mark.parametrize("named", ["BertForMaskedLM", "MyOwnEncoder"])
 def test_a_folder_with_modules_is_an_embedder_whatever_class_config_names(folder, named):
     """all-mpnet-base-v2 names a class whose head it does not hold."""
-    theirs = pytest.importorskip("sentence_transformers", reason="opens folders for comparison")
-    path = folder[0]
-    write_sentence_transformers(path, Pooling(("mean",)), 16)
-    config = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps(config | {"architectures": [named]}))
-    opened = theirs.SentenceTransformer(str(path), device="cpu", local_files_only=True)
-    expected = opened.encode(TEXTS, show_progress_bar=False)
-    vectors = regard.load(path, device="cpu").embed(TEXTS)
-    torch.testing.assert_close(torch.tensor(vectors), torch.tensor(expected), atol=1e-5, rtol=0)
+    write_sentence_transformers(folder, Pooling(("mean",)), 16)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": [named]}))
+    vectors = regard.load(folder, device="cpu").embed(TEXTS)
+    assert abs(vectors - opened(folder).encode(TEXTS)).max() < 1e-5
 
 
 def test_padding_does_not_change_pooled_vectors():
@@ -99,10 +90,6 @@ def test_padding_does_not_change_pooled_vectors():
     together = pooling(hidden, texts)[1]
     assert torch.equal(together, pooling.unpadded(hidden[1, :2], torch.tensor([2]))[0])
     assert torch.allclose(together, pooling(hidden[1:, :2], alone)[0], atol=1e-6)
-
-
-def test_an_encoder_folder_without_modules_has_no_pooling(folder):
-    assert read_pooling(folder[0]) is None
 
 
 def test_an_unknown_pooling_raises_an_error_with_the_nearest_name():
@@ -141,8 +128,7 @@ FIELDS = {
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.filterwarnings("ignore")
 def test_an_odd_field_is_used_as_by_sentence_transformers_or_an_error_names_it(folder, seed):
-    theirs = pytest.importorskip("sentence_transformers", reason="opens folders for comparison")
-    path, draw, compared = folder[0], Random(seed), 0
+    path, draw, compared = folder, Random(seed), 0
     for _ in range(60):
         write_sentence_transformers(path, Pooling(("mean",), True, max_length=6), 16)
         (path / "2_Normalize").mkdir(exist_ok=True)
@@ -160,18 +146,9 @@ def test_an_odd_field_is_used_as_by_sentence_transformers_or_an_error_names_it(f
             assert any(word in said for word in (name, "max_length", "is missing")), said
             continue
         try:
-            opened = theirs.SentenceTransformer(str(path), device="cpu", local_files_only=True)
-            expected = opened.encode(TEXTS, show_progress_bar=False)
+            expected = opened(path).encode(TEXTS)
         except Exception:
             continue  # it opens no such folder
         assert abs(vectors - expected).max() < 1e-5, (file, name, value)
         compared += 1
     assert compared > 9
-
-
-@pytest.mark.parametrize("name", ["roberta", "xlnet"])
-def test_the_limit_of_a_folder_of_an_old_release_is_read(tmp_path, name):
-    (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
-    write_sentence_transformers(tmp_path, Pooling(max_length=9), 16)
-    (tmp_path / "sentence_bert_config.json").rename(tmp_path / f"sentence_{name}_config.json")
-    assert read_pooling(tmp_path) == Pooling(max_length=9)

@@ -39,9 +39,10 @@ T5 = dict(
 )
 SIZES = {
     "bert": BODY | dict(max_position_embeddings=20, type_vocab_size=3),
-    "roberta": BODY | dict(max_position_embeddings=22, type_vocab_size=1),
-    "xlm-roberta": BODY | dict(max_position_embeddings=22, type_vocab_size=1),
-    "camembert": BODY | dict(max_position_embeddings=22, type_vocab_size=1),
+    **dict.fromkeys(
+        ("roberta", "xlm-roberta", "camembert"),
+        BODY | dict(max_position_embeddings=22, type_vocab_size=1),
+    ),
     "mpnet": BODY | dict(max_position_embeddings=22),
     "electra": BODY | dict(max_position_embeddings=20, embedding_size=8),
     "albert": BODY | dict(max_position_embeddings=20, embedding_size=8),
@@ -64,12 +65,8 @@ SIZES = {
         window_size=2,
     ),
     "llama": BODY | dict(num_key_value_heads=1, max_position_embeddings=20),
-    "marian": PAIR,
-    "pegasus": PAIR,
     **dict.fromkeys(("t5", "mt5", "umt5"), T5),
-    "bart": PAIR,
-    "mbart": PAIR,
-    "m2m_100": PAIR,
+    **dict.fromkeys(("marian", "pegasus", "bart", "mbart", "m2m_100"), PAIR),
 }
 WHOLE = {
     "marian": "MarianMTModel",

@@ -80,20 +80,6 @@ def test_pickles_in_the_old_format_with_shared_parameters_are_read(tmp_path):
 # ---- errors
 
 
-@pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
-@pytest.mark.parametrize("shard", ["../outside", "/etc/passwd", "..\\x", ".."])
-def test_a_shard_outside_of_the_folder_raises_an_error_that_names_it(tmp_path, suffix, shard):
-    whole = "model" if suffix == ".safetensors" else "pytorch_model"
-    save = save_file if suffix == ".safetensors" else torch.save
-    folder = tmp_path / "model"
-    folder.mkdir()
-    save({"half": TENSORS["half"]}, tmp_path / "outside")
-    sharded(folder, whole, suffix, save, promised={"half": shard})
-    with pytest.raises(CheckpointError) as raised:
-        read_weights(folder)
-    assert json.dumps(shard) in str(raised.value) and "outside of the folder" in str(raised.value)
-
-
 def test_an_index_of_safetensors_never_opens_a_pickle(tmp_path):
     shards = sharded(tmp_path, "model", ".safetensors", save_file)
     torch.save({name: TENSORS[name] for name in ("full", "ids")}, tmp_path / shards[1])
@@ -151,17 +137,4 @@ def test_a_compiled_part_and_the_whole_of_it_are_an_error(tmp_path):
     twice = {"a._orig_mod.b": torch.ones(1), "a.b": torch.ones(1)}
     save_file(twice, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match="with and without the prefix of a wrapper"):
-        read_weights(tmp_path)
-
-
-def test_missing_shards_and_missing_or_repeated_tensors_raise_errors(tmp_path):
-    shards = sharded(tmp_path, "model", ".safetensors", save_file)
-    (tmp_path / shards[1]).rename(tmp_path / "kept")
-    with pytest.raises(CheckpointError, match="not there: model-00002-of-00002"):
-        read_weights(tmp_path)
-    save_file({"full": TENSORS["full"]}, tmp_path / shards[1])
-    with pytest.raises(CheckpointError, match=r"ids \(model-00002-of-00002.safetensors\)"):
-        read_weights(tmp_path)
-    save_file(TENSORS, tmp_path / shards[1])
-    with pytest.raises(CheckpointError, match="brain is in another shard, too"):
         read_weights(tmp_path)
