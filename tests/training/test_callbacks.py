@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from types import SimpleNamespace
 
@@ -129,15 +128,6 @@ def test_a_logger_whose_package_is_missing_names_the_install_line(monkeypatch):
 # ---- progress
 
 STATUS = Status(1200, 2.5, 0.41, 4812.3, 3.21456, 7.1e-4, 751)
-
-
-def test_a_line_has_update_epoch_loss_rate_and_time_left():
-    out = io.StringIO()
-    Lines(out=out).show(STATUS)
-    assert out.getvalue()[9:] == (
-        "step 1,200 · epoch 2.50 · 41.0% · loss 3.2146 · lr 7.10e-04 · 4,812 tokens/s · "
-        "12:31 left\n"
-    )
 
 
 def test_without_a_terminal_lines_are_printed(capsys):

@@ -17,7 +17,6 @@ from toy import Toy, options
 
 from regard.data.batches import IGNORE, PairBatch, Sequences, StreamBatch
 from regard.data.sampler import EpochSampler
-from regard.errors import ConfigError
 from regard.models.bert import Bert, BertConfig
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.transformer import PreNormTransformer, Transformer, TransformerConfig
@@ -222,14 +221,6 @@ def test_activation_checkpointing_stores_only_the_input_of_each_block():
     few = stored_by(model, lambda: hidden_of(model), blocks_of(model))
     entering = LAYERS * ROWS * LENGTH * WIDTH * 4
     assert entering <= few < entering + 8 * ROWS * LENGTH * WIDTH * 4 < whole / 2
-
-
-def test_activation_checkpointing_without_blocks_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="which Model is not"):
-        chosen = TrainingOptions(max_steps=1, activation_checkpointing=True)
-        train(Toy(), chosen, tmp_path / "run", progress=False)
-    with pytest.raises(ConfigError, match="`activation_checkpointing` needs a model of blocks"):
-        blocks_of(torch.nn.Linear(2, 2))
 
 
 # ---- waiting

@@ -15,13 +15,11 @@ from toy import D, Toy, V, early_stopping, options
 
 from regard.data.batches import PairBatch, Sequences
 from regard.data.sampler import EpochSampler
-from regard.errors import ConfigError
 from regard.training.callbacks import Trainable
 from regard.training.compiling import resolve
 from regard.training.loop import isolated_rng, restore_rng, rng_facts, rng_tensors
 from regard.training.metrics_log import read_events as events
 from regard.training.options import (
-    CheckpointOptions,
     OptimizerOptions,
     ScheduleOptions,
     TrainingOptions,
@@ -87,12 +85,6 @@ def test_accumulated_batches_equal_one_large_batch(tmp_path, rows):
         torch.testing.assert_close(results[0][name], results[1][name], rtol=1e-5, atol=1e-6)
 
 
-def test_a_task_without_validation_data_tells_of_no_validation(tmp_path, capsys):
-    train(Ragged(12), TrainingOptions(max_steps=1), tmp_path, progress=True)
-    told = capsys.readouterr().err
-    assert "finished after 1 step" in told and "validation:" not in told
-
-
 def moved(task, folder) -> torch.Tensor:
     """How far an epoch of small steps takes the weights."""
     before = torch.cat([p.detach().flatten().clone() for p in task.module.parameters()])
@@ -110,23 +102,6 @@ def test_losses_divided_by_the_usual_count_weigh_every_item_equally(tmp_path):
     found = moved(batches, tmp_path / "batches")
     torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2 * float(wanted.abs().max()))
     assert (moved(other, tmp_path / "other") - wanted).abs().max() > 0.05 * wanted.abs().max()
-
-
-@pytest.mark.parametrize("limit", [{"max_steps": 14}, {"epochs": 4}, {"tokens": 14 * 40}])
-def test_a_decay_ends_with_the_training_for_every_kind_of_limit(tmp_path, limit):
-    """The end of the cosine follows from whichever limit there is."""
-    chosen = options(
-        **{"max_steps": None, **limit},
-        logging_steps=1,
-        gradient_accumulation_steps=2,
-        optimizer=OptimizerOptions(learning_rate=1e-3),
-        schedule=ScheduleOptions("linear", warmup=0),
-    )
-    train(Toy(), chosen, tmp_path, progress=False)
-    rates = [event["lr"] for event in events(tmp_path) if "lr" in event]
-    assert rates[0] == pytest.approx(1e-3, rel=0.1)
-    assert rates[-1] < 1e-4
-    assert all(later < earlier for earlier, later in zip(rates, rates[1:], strict=False))
 
 
 # ---- what it writes ---------------------------------------------------------------------------
@@ -232,9 +207,3 @@ def test_a_loss_that_is_not_finite_raises_an_error_before_the_update(tmp_path, v
     now = task.module.state_dict()
     assert all(torch.equal(value, now[name]) for name, value in task.before.items())
     assert [e["step"] for e in events(tmp_path)] == [4, 6, 8]
-
-
-def test_a_mean_of_checkpoints_needs_checkpoints():
-    message = "`save_steps` of the checkpoints? options must be at least 1"
-    with pytest.raises(ConfigError, match=message):
-        CheckpointOptions(average=2)

@@ -27,14 +27,6 @@ def undecayed(model):
     return {name: p for name, p in model.named_parameters() if name not in decayed(model)}
 
 
-def test_only_matrices_that_are_not_embeddings_decay():
-    """The tied output is an embedding too."""
-    model = Toy().module
-    assert sorted(decayed(model)) == [f"lstm.weight_{w}_l{i}" for w in ("hh", "ih") for i in (0, 1)]
-    assert "embedding.weight" in undecayed(model)
-    assert "norm.weight" in undecayed(model)
-
-
 def gradients(model, seed):
     generator = torch.Generator().manual_seed(seed)
     for p in model.parameters():

@@ -269,24 +269,6 @@ def test_only_damaged_checkpoints_are_an_error(halfway):
 # ---- changed ----------------------------------------------------------------------------------
 
 
-def test_every_changed_option_is_named(tmp_path):
-    identity = {"data": {"train.en": "ab12"}, "tokenizer": "cd34"}
-    train(Toy(), options(max_steps=2), tmp_path, identity=identity, progress=False)
-    (tmp_path / "result.json").unlink()
-    changed = {"data": {"train.en": "ffff"}, "tokenizer": "cd34", "new": 1}
-    with pytest.raises(ConfigError) as refused:
-        resume(Toy(), options(max_steps=3), tmp_path, identity=changed, seed=2, progress=False)
-    for line in (
-        "data.train.en: was 'ab12', is 'ffff'",
-        "new: was None, is 1",
-        "training.max_steps: was 2, is 3",
-        "seed: was 1, is 2",
-    ):
-        assert line in str(refused.value)
-    assert "tokenizer" not in str(refused.value)
-    resume(Toy(), options(max_steps=2), tmp_path, identity=identity, progress=False)
-
-
 def test_options_that_are_newer_than_a_run_have_their_defaults(tmp_path, monkeypatch):
     identity_now = training_run._identity
 
