@@ -118,19 +118,6 @@ def test_a_stop_ends_the_text_before_it_even_across_tokens(service, name):
         assert choice["finish_reason"] == "stop"
 
 
-def test_errors_name_what_is_wrong(service):
-    gpt, ask_for = "language-modeling-gpt2", {"prompt": "the cat"}
-    assert "same" in wrong(service, gpt, **ask_for, n=2, temperature=0)
-    assert "context is" in wrong(service, gpt, prompt="the cat " * 40)
-    assert "context is" in wrong(service, gpt, **ask_for, max_tokens=9999)
-    assert "has the id 9999" in wrong(service, gpt, prompt=[1, 9999])
-    assert "has no token" in wrong(service, gpt, prompt=[[]])
-    assert "`best_of` must be at most 1" in wrong(service, gpt, **ask_for, best_of=2)
-    assert "`temperature`" in wrong(service, gpt, **ask_for, temperature=-1)
-    assert "`top_p`" in wrong(service, gpt, **ask_for, top_p=2.5)
-    assert "`prompt`" in wrong(service, gpt, prompt=[1, "a"])
-
-
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("most", [0, 2])
 def test_several_completions_of_each_prompt_have_their_log_probabilities(service, name, most):
@@ -150,6 +137,17 @@ def test_several_completions_of_each_prompt_have_their_log_probabilities(service
 @pytest.mark.parametrize(
     "fields, said",
     [
+        ({"n": 2, "temperature": 0}, "are the same"),
+        ({"stream": True, "n": 2, "temperature": 0}, "are the same"),
+        ({"prompt": "the cat " * 40}, "context is 24"),
+        ({"stream": True, "prompt": "the cat " * 40}, "context is 24"),
+        ({"max_tokens": 9999}, "context is"),
+        ({"prompt": [1, 9999]}, "has the id 9999"),
+        ({"prompt": [[]]}, "has no token"),
+        ({"prompt": [1, "a"]}, "`prompt`"),
+        ({"temperature": -1}, "`temperature`"),
+        ({"stream": True, "logprobs": 1}, "`logprobs` and `echo` are not streamed"),
+        ({"stream": True, "stream_options": {"usage": True}}, "`usage` is an unknown field"),
         ({"stream_options": {"include_usage": True}}, "`stream_options` are for a stream"),
         ({"stream": True, "max_tokens": 0}, "`max_tokens` is 0"),
         ({"stream": True, "prompt": []}, "`prompt` is an empty list"),
@@ -157,7 +155,7 @@ def test_several_completions_of_each_prompt_have_their_log_probabilities(service
         ({"prompt": "the cat " * 40}, "Shorten the prompt, or lower `max_tokens`."),
     ],
 )
-def test_no_field_is_ignored_and_no_hint_names_one_of_another_route(service, fields, said):
+def test_errors_name_what_is_wrong_and_no_hint_is_of_another_route(service, fields, said):
     assert said in wrong(service, "language-modeling-gpt2", **{"prompt": "the cat", **fields})
 
 

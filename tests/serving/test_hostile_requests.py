@@ -158,11 +158,6 @@ def test_empty_lists_have_empty_answers(service):
     assert answer["choices"] == []
 
 
-def many(value):
-    """A list of a quarter of a megabyte of one value."""
-    return b"[" + b",".join([value] * (2**18 // (len(value) + 1))) + b"]"
-
-
 @pytest.fixture(scope="module")
 def keyed(folders):
     return service_of({"tagging": folders["tagging"]}, key="a-kéy")

@@ -30,27 +30,50 @@ def result(service, path, body):
     return answered.json()
 
 
-@pytest.mark.parametrize("name", ["classification", "multi-label-classification", "regression"])
-def test_predictions_equal_those_of_python(service, name):
-    expected = task_of(service, name).predict(TEXTS, return_proba=True)
-    path = "/predict" if name == "regression" else "/classify"
-    found = result(service, path, {"model": name, "texts": TEXTS})["results"]
-    assert found == near([{"text": str(one), **one.values()} for one in expected])
-    one = result(service, path, {"model": name, "texts": TEXTS[1]})
-    assert one == near({"model": name, "result": found[1]})
+def labelled(answers):
+    return [{"text": str(one), **one.values()} for one in answers]
 
 
-def test_pairs_are_lists_of_two_texts(service):
-    expected = task_of(service, "classification").predict(PAIRS)
-    body = {"model": "classification", "texts": [list(pair) for pair in PAIRS]}
-    assert [one["label"] for one in result(service, "/classify", body)["results"]] == expected
+def classes(task):
+    return labelled(task.predict(TEXTS, return_proba=True))
 
 
-def test_tags_of_texts_and_of_words_equal_those_of_the_task(service):
-    task = task_of(service, "tagging")
-    found = result(service, "/tag", {"model": "tagging", "texts": [TEXTS[0], TEXTS[1].split()]})
-    tags = [one["tags"] for one in found["results"]]
-    assert tags == task.tag([TEXTS[0], TEXTS[1].split()])
+QUESTION = {"context": "the cat sat", "question": "who", "choices": ["the cat", "a mat"]}
+MASKED = ["the [MASK] sat", "a [MASK] mat"]
+LOW = {"layers": 0, "normalize": True}
+
+
+# route, model, fields -> what the task gives, or one value of each of its results
+SAME = [
+    ("/classify", "classification", {}, None, classes),
+    ("/classify", "multi-label-classification", {}, None, classes),
+    ("/predict", "regression", {}, "value", lambda task: list(task.predict(TEXTS))),
+    ("/classify", "classification", {"texts": PAIRS}, "label", lambda task: task.predict(PAIRS)),
+    ("/tag", "tagging", {}, "tags", lambda task: task.tag(TEXTS)),
+    ("/tag", "tagging", {"texts": [["a", "mat"]] * 2}, "tags",
+     lambda task: task.tag([["a", "mat"]] * 2)),
+    ("/choose", "multiple-choice", {"texts": None, "questions": [QUESTION]}, None,
+     lambda task: labelled(task.predict([QUESTION], return_proba=True))),
+    ("/embed", "embedding", {}, "vector", lambda task: task.embed(TEXTS).tolist()),
+    ("/embed", "embedding", LOW, "vector", lambda task: task.embed(TEXTS, **LOW).tolist()),
+    ("/fill", "fill-mask", {"texts": MASKED, "top": 3}, None,
+     lambda task: [one.values() for one in task.fill(MASKED, top=3)]),
+    *(("/score", name, {}, "log_likelihood", lambda task: list(task.log_likelihoods(TEXTS)))
+      for name in ("language-modeling", "language-modeling-gpt2", "fill-mask")),
+    ("/parse", "parsing", {}, "tree", lambda task: list(map(str, task.parse(TEXTS)))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "name", "fields", "key", "call"), SAME)
+def test_results_equal_those_of_python(service, path, name, fields, key, call):
+    expected = near(json.loads(json.dumps(call(task_of(service, name)))))
+    given = {"texts": TEXTS} | fields
+    body = {"model": name, **{field: value for field, value in given.items() if value is not None}}
+    found = result(service, path, body)["results"]
+    assert [one[key] if key else one for one in found] == expected
+    if "texts" in body and isinstance(last := body["texts"][-1], str):
+        one = result(service, path, {**body, "texts": last})["result"]
+        assert (one[key] if key else one) == expected[-1]
 
 
 @pytest.mark.parametrize("name", ["classification", "translation", "language-modeling-gpt2"])
@@ -84,14 +107,6 @@ def test_answers_to_several_questions_and_to_one_equal_those_of_the_task(service
     assert wrong.status_code == 400 and "`context` must be one text or 2" in message_of(wrong)
 
 
-def test_the_best_choice_and_its_probabilities_equal_those_of_the_task(service):
-    question = {"context": "the cat sat", "question": "who", "choices": ["the cat", "a mat"]}
-    (expected,) = task_of(service, "multiple-choice").predict([question], return_proba=True)
-    body = {"model": "multiple-choice", "questions": question}
-    found = result(service, "/choose", body)["result"]
-    assert found == near({"text": str(expected), **expected.values()})
-
-
 @pytest.mark.parametrize(
     "path, name, options",
     [
@@ -118,14 +133,6 @@ def test_generated_texts_equal_those_of_python(service, path, name, options):
         assert [each["text"] for each in one["hypotheses"]] == texts
         scores = [each["score"] for each in one["hypotheses"]]
         assert scores == pytest.approx([each.score for each in hypotheses], rel=1e-5)
-
-
-@pytest.mark.parametrize("options", [{}, {"layers": 0, "normalize": True}])
-def test_vectors_equal_those_of_python(service, options):
-    expected = task_of(service, "embedding").embed(TEXTS, **options)
-    body = {"model": "embedding", "texts": TEXTS, **options}
-    found = [one["vector"] for one in result(service, "/embed", body)["results"]]
-    assert found == near(expected.tolist())
 
 
 def test_a_search_finds_what_the_task_finds_in_texts_and_in_an_index(service):
@@ -157,25 +164,6 @@ def test_embeddings_equal_those_of_the_task_as_numbers_and_as_base64(service):
     encoder = task_of(service, "embedding").input_format
     read = sum(len(one) for one in encoder.encode([(text,) for text in TEXTS]))
     assert found["usage"] == {"prompt_tokens": read, "total_tokens": read}
-
-
-def test_masks_are_filled(service):
-    (expected,) = task_of(service, "fill-mask").fill(["the [MASK] sat"], top=3)
-    found = result(service, "/fill", {"model": "fill-mask", "texts": "the [MASK] sat", "top": 3})
-    assert found["result"] == near(json.loads(json.dumps(expected.values())))
-
-
-@pytest.mark.parametrize("name", ["language-modeling", "language-modeling-gpt2", "fill-mask"])
-def test_log_likelihoods_equal_those_of_python(service, name):
-    expected = task_of(service, name).log_likelihoods(TEXTS)
-    found = result(service, "/score", {"model": name, "texts": TEXTS})["results"]
-    assert [one["log_likelihood"] for one in found] == pytest.approx(expected, rel=1e-6)
-
-
-def test_trees_of_sentences_equal_those_of_the_task(service):
-    expected = task_of(service, "parsing").parse(TEXTS)
-    found = result(service, "/parse", {"model": "parsing", "texts": TEXTS})["results"]
-    assert [one["tree"] for one in found] == [str(tree) for tree in expected]
 
 
 def test_images_are_given_as_bytes_and_never_by_name(service):

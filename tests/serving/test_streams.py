@@ -62,21 +62,6 @@ def test_a_stream_is_the_text_at_once(service, name, fields):
     assert len(events(ask(service, "/v1/completions", {**body, "stream": True}))) == len(found) - 1
 
 
-@pytest.mark.parametrize(
-    "fields, said",
-    [
-        ({"prompt": "the cat " * 40}, "context is 24"),
-        ({"logprobs": 1}, "`logprobs` and `echo` are not streamed"),
-        ({"n": 2, "temperature": 0}, "are the same"),
-        ({"stream_options": {"usage": True}}, "`usage` is an unknown field"),
-    ],
-)
-def test_an_error_before_the_first_token_is_an_answer_of_its_own(service, fields, said):
-    body = {"model": "language-modeling-gpt2", "prompt": "the cat", "stream": True, **fields}
-    answered = ask(service, "/v1/completions", body)
-    assert answered.status_code == 400 and said in message_of(answered)
-
-
 def drawn(seed, count):
     """Requests for texts of two models, and the calls that give the same in Python."""
     draw, found = random.Random(seed), []
