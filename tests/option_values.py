@@ -2,7 +2,7 @@
 
 `tests/options/FOLDER.json` lists them: whoever changes one sees it in the change, since recipes of
 users, published folders and reports rely on them. `python tests/option_values.py` writes all files;
-`tests/test_FOLDER_options.py` compares, `tests/text/test_vocab_files.py` those of tokenizers.
+`tests/test_options.py` compares.
 """
 
 from __future__ import annotations

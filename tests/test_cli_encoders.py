@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import regard
 from regard.cli import app
-from regard.errors import ConfigError, RegardError
+from regard.errors import RegardError
 from regard.experiments import runs
 from regard.tasks.folders import load, save
 from regard.tasks.search_index import SearchIndex
@@ -309,9 +309,6 @@ def test_search_finds_the_texts_with_the_largest_cosines(model, known):
         assert [match.index for match in ours] == [match.index for match in expected]
         scores = [match.score for match in expected]  # products of another number of rows
         np.testing.assert_allclose([match.score for match in ours], scores, rtol=1e-6)
-    for wrong in ({"query": 5}, {"top_k": 0}, {"top_k": "x"}):
-        with pytest.raises(RegardError, match="must be|Give a list of texts"):
-            task.search(**{"query": query, "texts": TEXTS, **wrong})
 
 
 def test_search_prints_cosine_number_and_text(model):
@@ -321,7 +318,6 @@ def test_search_prints_cosine_number_and_text(model):
     assert search(model, "a cat", "-n", 2, *TEXTS).stdout == out
     facts = json.loads(search(model, "a cat", "--json", stdin=lines(TEXTS)).stdout)
     assert [one["index"] for one in facts[:2]] == [one.index for one in found]
-    assert "`top_k` must be" in search(model, "a cat", "a", "--top-k", 0).stderr
     assert search(model, "a cat", stdin="").stdout == ""  # no text, no line
     assert search(model, "a cat", "--json", stdin="").stdout == "[]\n"
 
@@ -381,8 +377,6 @@ def test_an_index_of_another_model_or_none_is_an_error(model, tmp_path):
     assert run.exit_code == 2 and "the weights have changed" in run.stderr
     assert search("--index", out, "--model", model, "a cat").exit_code == 0
     assert "holds no index" in search("--index", copied, "a cat").stderr
-    with pytest.raises(ConfigError, match="or an index, which has its own texts"):
-        regard.search("index_no", "a cat")
     assert "give the query alone" in search("--index", out, "a cat", "a text").stderr
     assert "Give a model and a query" in search(model).stderr
     memory = SearchIndex.build(runs.load(model), TEXTS)

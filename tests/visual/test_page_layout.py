@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
-from html.parser import HTMLParser
 
 import pytest
 import torch
 from test_report import EVENTS
-from visual_pages import SAVAGE, addresses, in_browser
+from visual_pages import SAVAGE, Tree, addresses, embedded, in_browser
 
 from regard.visual import (
     BeamNode,
@@ -28,40 +26,8 @@ from regard.visual.drawing import SCALED
 from regard.visual.recorded_attention import words_of
 from regard.visual.report import score_table, training_curves
 
-VOID = {"meta", "input", "br", "link", "img"}
 WORDS = [f"word{index}" for index in range(40)]
 PIECES = ["[CLS]", "play", "##ing", "the", "gui", "##tar", "##s", "[SEP]"]
-
-
-class Tree(HTMLParser):
-    """Every element with its attributes, its text and its ancestors."""
-
-    def __init__(self, page: str):
-        super().__init__(convert_charrefs=True)
-        self.elements: list[dict] = []
-        self._open: list[dict] = []
-        self.feed(page)
-        assert self._open == [], "an element is not closed"
-
-    def handle_starttag(self, tag, attrs):
-        assert len({name for name, _ in attrs}) == len(attrs), f"<{tag}> has an attribute twice"
-        element = {"tag": tag, **dict(attrs), "text": "", "above": list(self._open)}
-        self.elements.append(element)
-        if tag not in VOID:
-            self._open.append(element)
-
-    def handle_startendtag(self, tag, attrs):
-        self.elements.append({"tag": tag, **dict(attrs), "text": "", "above": list(self._open)})
-
-    def handle_endtag(self, tag):
-        assert self._open.pop()["tag"] == tag
-
-    def handle_data(self, data):
-        if self._open:
-            self._open[-1]["text"] += data
-
-    def all(self, tag: str) -> list[dict]:
-        return [element for element in self.elements if element["tag"] == tag]
 
 
 def heads(**options) -> HeadGrid:
@@ -151,19 +117,14 @@ def test_in_a_browser_400_pixels_wide_only_containers_scroll(name, tmp_path):
     assert json.loads(in_browser(NARROW % page, tmp_path)) == [0]
 
 
-def embedded(picture: HeadGrid) -> dict:
-    found = re.search(r'<script type="application/json">(.*?)</script>', picture.html(), re.S)
-    return json.loads(found[1])
-
-
 def test_pages_of_attention_merge_subwords_to_words_and_keep_the_tokens():
-    data = embedded(heads())
-    assert data["unit"] == "words" and embedded(heads().by_tokens())["unit"] == "tokens"
+    data = embedded(heads().html())[0]
+    assert data["unit"] == "words" and embedded(heads().by_tokens().html())[0]["unit"] == "tokens"
     assert data["labels"] == [PIECES]
     words = [["[CLS]", 1], ["playing", 2], ["the", 1], ["guitars", 3], ["[SEP]", 1]]
     assert data["words"] == [words]
     plain = HeadGrid((Panel.of("encoder", 1, [[[1.0]]], ["the"], ["a"]),))
-    assert embedded(plain)["words"] == [None, None]
+    assert embedded(plain.html())[0]["words"] == [None, None]
 
 
 def test_drawings_of_attention_are_by_words_unless_tokens_are_asked_for():

@@ -7,7 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from visual_pages import SAVAGE, Reader, addresses, embedded, scripts, widest
+from visual_pages import SAVAGE, Tree, addresses, embedded, scripts, widest
 
 from regard.training.callbacks import Status, Step
 from regard.visual import (
@@ -86,7 +86,7 @@ def test_tables_fit_the_terminal_and_are_escaped():
     )
     assert widest(table.text(80)) <= 80 and widest(table.text(40)) <= 40
     page = table.html()
-    assert scripts(page) == 0 and SAVAGE[0] in Reader(page).words
+    assert scripts(page) == 0 and SAVAGE[0] in [one["text"] for one in Tree(page).elements]
 
 
 def report() -> RunReport:
@@ -101,14 +101,13 @@ def report() -> RunReport:
 
 def test_the_report_is_escaped_and_loads_nothing():
     page = report().html()
-    reader = Reader(page)
+    elements = Tree(page).elements
     assert scripts(page) == 4  # two pictures of heads: data and program each
     assert len(embedded(page)) == 2
     assert addresses(page) == []
-    assert not {"link", "img", "iframe", "object"} & {tag for tag, _ in reader.elements}
-    on = [name for _, attrs in reader.elements for name in attrs if name.startswith("on")]
-    assert on == []
-    assert reader.words.count(SAVAGE[0]) >= 7  # shown, as text
+    assert not {"link", "img", "iframe", "object"} & {one["tag"] for one in elements}
+    assert not [name for one in elements for name in one if name.startswith("on")]
+    assert [one["text"] for one in elements].count(SAVAGE[0]) >= 7  # shown, as text
 
 
 STATUS = Status(5, 1.0, 0.25, 100.0, 2.5, 1e-3, 60.0)

@@ -28,26 +28,38 @@ SAVAGE = [
 """Words that break pictures: markup, wide, emoji, right to left, mathtext, quotes, control."""
 
 
-class Reader(HTMLParser):
-    """Elements with their attributes, and the text that a person would read."""
+VOID = {"meta", "input", "br", "link", "img"}
+
+
+class Tree(HTMLParser):
+    """Every element with its attributes, its text and its ancestors."""
 
     def __init__(self, page: str):
         super().__init__(convert_charrefs=True)
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self._open: list[str] = []
+        self.elements: list[dict] = []
+        self._open: list[dict] = []
         self.feed(page)
+        assert self._open == [], "an element is not closed"
 
     def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        self._open.append(tag)
+        assert len({name for name, _ in attrs}) == len(attrs), f"<{tag}> has an attribute twice"
+        element = {"tag": tag, **dict(attrs), "text": "", "above": list(self._open)}
+        self.elements.append(element)
+        if tag not in VOID:
+            self._open.append(element)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append({"tag": tag, **dict(attrs), "text": "", "above": list(self._open)})
 
     def handle_endtag(self, tag):
-        self._open.pop()
+        assert self._open.pop()["tag"] == tag
 
     def handle_data(self, data):
-        if not self._open or self._open[-1] not in ("script", "style"):
-            self.words.append(data)
+        if self._open:
+            self._open[-1]["text"] += data
+
+    def all(self, tag: str) -> list[dict]:
+        return [element for element in self.elements if element["tag"] == tag]
 
 
 def addresses(page: str) -> list[str]:
@@ -56,7 +68,7 @@ def addresses(page: str) -> list[str]:
 
 
 def scripts(page: str) -> int:
-    return sum(tag == "script" for tag, _ in Reader(page).elements)
+    return len(Tree(page).all("script"))
 
 
 def embedded(page: str) -> list[dict]:
