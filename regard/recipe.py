@@ -540,9 +540,10 @@ def takes(schema: Any, key: str, value: Any) -> bool:
     return True
 
 
-def names_in(schema: Any, section: str) -> list[str]:
+@lru_cache(2048)  # each option that is named without its section is looked for in all
+def names_in(schema: Any, section: str) -> tuple[str, ...]:
     """The options of the section at a dotted name; "" for the whole recipe."""
-    return list(_names(_plain(_option(schema, section) if section else schema)))
+    return tuple(_names(_plain(_option(schema, section) if section else schema)))
 
 
 def section_class(schema: Any, section: str) -> Any:

@@ -1,7 +1,9 @@
 """The nearest known name in spelling, ours or that of another library, for error messages."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+
+from regard.errors import ConfigError
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
@@ -21,3 +23,13 @@ def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
         if before == name or not before[-1:].isalnum():  # albert is no misspelled bert
             return f"Did you mean {ours[close]!r}?"
     return otherwise or f"Known are: {', '.join(names)}."
+
+
+def check_options(owner: str, options: Iterable[str], known: Collection[str]) -> None:
+    """Check that a method, or what else has options, has all of these.
+
+    Raises:
+        ConfigError: it has not; the nearest one is offered.
+    """
+    if unknown := next((name for name in options if name not in known), None):
+        raise ConfigError(f"`{owner}` has no option {unknown!r}. {nearest(unknown, known)}")

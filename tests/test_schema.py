@@ -1,14 +1,19 @@
-"""Faults of JSON files raise only errors that name file and field."""
+"""Faults of JSON files raise only errors that name file and field; JSON that is written has the
+values of Python's own encoder.
+"""
 
 import json
+import math
 import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.errors import CheckpointError, DataError, RegardError
-from regard.schema import Fields, checked, data_error, parse_json, read_json
+from regard.schema import Fields, checked, data_error, parse_json, read_json, to_json, to_json_bytes
 
 
 class Sizes(Fields):
@@ -102,3 +107,30 @@ def test_data_errors_have_the_line_of_the_file(tmp_path):
             read_json(path, error=data_error(path))
         assert (error.value.path, error.value.line) == (str(path), line)
         assert str(error.value).count(str(path)) == 1
+
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**70), 2**70)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXTS,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXTS, inner, max_size=5),
+    max_leaves=30,
+)
+
+
+@given(VALUES)
+def test_every_value_is_read_back_as_it_was(value):
+    assert _same(json.loads(to_json(value)), value)
+    assert _same(json.loads(to_json_bytes(value)), value)
+
+
+def test_nan_is_null_and_a_path_is_text():
+    value = {"a": [math.nan, 1.0, -math.inf], "path": Path("a/é"), "pair": (1, "b")}
+    wanted = {"a": [None, 1.0, None], "path": "a/é", "pair": [1, "b"]}
+    assert json.loads(to_json(value)) == json.loads(to_json_bytes(value)) == wanted
+    assert to_json_bytes({"a": 0.5, "b": "é"}) == '{"a":0.5,"b":"é"}'.encode()
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal, with the sign of zeros, and whole numbers and others told apart."""
+    return repr(one) == repr(other)

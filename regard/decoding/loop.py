@@ -107,10 +107,20 @@ class TokenMethod(ABC):
             source: the sources to answer or prompts to continue; None: one empty prompt.
             started: see `steps`.
         """
+        with torch.no_grad(), evaluating(model):
+            started = started or start_decoding(model, source)
+            if compiled := self.compiled(model, source, started):
+                return compiled
         collector = self.collector(model)
         for results in self.steps(model, source, started):
             collector.add(results)
         return collector.results()
+
+    def compiled(
+        self, model: Generator, source: Sequences | None, started: tuple[State, Tensor]
+    ) -> Hypotheses | None:
+        """The hypotheses as one compiled call finds them; None where it cannot."""
+        return None
 
     @abstractmethod
     def chooser(self, source: Sequences | None, limits: Tensor) -> Chooser:
@@ -303,22 +313,9 @@ class Greedy(TokenMethod):
         check_common(self.max_tokens, self.eos)
         check_no_sampling(self.filters, "greedy search")
 
-    def run(
-        self,
-        model: Generator,
-        source: Sequences | None,
-        started: tuple[State, Tensor] | None = None,
-    ) -> Hypotheses:
-        """One hypothesis for each source."""
-        with torch.no_grad(), evaluating(model):
-            started = started or start_decoding(model, source)
-            compiled = self._compiled(model, source, started)
-        return compiled or super().run(model, source, started)
-
-    def _compiled(
+    def compiled(
         self, model: Generator, source: Sequences | None, started: tuple[State, Tensor]
     ) -> Hypotheses | None:
-        """The hypotheses as one compiled call finds them; None where it cannot."""
         if any(isinstance(part, Renormalize | ForcedEnd) for part in self.filters):
             return None  # these change the scores of a beam, but not those of greedy search
         if self.ends:

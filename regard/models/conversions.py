@@ -285,7 +285,7 @@ def prepare(model: AnyModel, dtype: quantized.WeightType = "int8") -> AnyModel:
     Raises:
         ConfigError: no such `dtype`, or 8-bit weights of a model that is not on the CPU.
     """
-    check_dtype(dtype)
+    check_choice("dtype", dtype, get_args(quantized.WeightType))
     devices = {parameter.device.type for parameter in model.parameters()} - {"cpu"}
     if devices and devices <= GPUS and dtype == "bfloat16":
         return halved(model)
@@ -300,15 +300,6 @@ def prepare(model: AnyModel, dtype: quantized.WeightType = "int8") -> AnyModel:
             "quantized weights save memory, but are slower than float32 ones",
         )
     return quantize_layers(model, dtype)
-
-
-def check_dtype(dtype: str, name: str = "dtype") -> None:
-    """Check the type of quantized weights; `name` is what the caller calls it.
-
-    Raises:
-        ConfigError: weights cannot be quantized to this type.
-    """
-    check_choice(name, dtype, get_args(quantized.WeightType))
 
 
 def halved(model: AnyModel) -> AnyModel:

@@ -30,7 +30,7 @@ from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError, check_at_least, check_choice
 from regard.layers.pooling import KINDS, LayerChoice, Pooling, choice_of
 from regard.models.protocols import Encoder, Model
-from regard.suggest import nearest
+from regard.suggest import check_options
 from regard.tasks import batching, inputs
 from regard.tasks.task import EmbedOptions, Task
 from regard.text.templates import EncoderInput
@@ -184,7 +184,9 @@ class EmbedsTexts(Task, ABC):
             RegardError: an item is not a text, or is longer than the model reads.
         """
         check_at_least(1, top_k=top_k)
-        _check_option_names("search", habit_names.embedding(options), ("top_k",))
+        check_options(
+            "search", habit_names.embedding(options), ["top_k", *EmbedOptions.__annotations__]
+        )
         queries, candidates = [query] if isinstance(query, str) else query, inputs.as_list(texts)
         inputs.warn_of_blank_texts(candidates, "a search leaves them out")
         cosines = self.similarity(queries, candidates, **options)  # (Q, N)
@@ -370,7 +372,7 @@ class VectorBatches:
         """
         given = {name: value for name, value in options.items() if value is not None}
         named: Any = habit_names.embedding(given)
-        _check_option_names("embed", named)
+        check_options("embed", named, EmbedOptions.__annotations__)
         precision = named.get("precision", "float32")
         check_choice("precision", precision, get_args(Precision))
         if "combine" in named and not isinstance(named.get("layers"), Sequence):
@@ -499,17 +501,6 @@ class VectorBatches:
             sizes = [encoded.sizes[i] for i in numbers] if encoded.sizes else ()
             of_batch = EncodedTexts([encoded.inputs[i] for i in numbers], sizes=sizes)
             return numbers, self.unit.vectors(states, texts.lengths, of_batch)
-
-
-def _check_option_names(method: str, options: Iterable[str], others: Sequence[str] = ()) -> None:
-    """Check that a method has these options: those of `EmbedOptions`, and `others`.
-
-    Raises:
-        ConfigError: it has not.
-    """
-    names = [*others, *EmbedOptions.__annotations__]
-    if unknown := next((name for name in options if name not in names), None):
-        raise ConfigError(f"`{method}` has no option {unknown!r}. {nearest(unknown, names)}")
 
 
 def batch_budget(model: Model) -> int:

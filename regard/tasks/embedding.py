@@ -225,7 +225,7 @@ class Embedder(EncoderTask):
             DataError: a row is not what the loss learns from, or none is left.
         """
         rows, limits = data.records(part), SCORED.get(str(self.objective.loss))
-        fewest = 1 if part == "train" and self.objective.loss == "triplet" else 0  # negatives
+        of_triplets = part == "train" and self.objective.loss == "triplet"
         report, pairs, texts = ReadReport((rows.name,)), list[Pair](), list[list[str]]()
         for pair in pairs_in(rows, scored=limits is not None):
             report.read += 1
@@ -234,7 +234,7 @@ class Embedder(EncoderTask):
                 hint = 'Divide the numbers, or take loss = "cosent", which reads their order alone.'
                 raise DataError(rows.name, pair.line, f"{problem}{limits[1]:g}.", hint)
             negatives = [text for text in pair.negatives if text.strip()]
-            if len(negatives) < fewest or not (pair.anchor.strip() and pair.positive.strip()):
+            if not (pair.anchor.strip() and pair.positive.strip()) or of_triplets and not negatives:
                 report.note("text missing, example left out", pair.line)
                 continue
             pairs.append(pair)

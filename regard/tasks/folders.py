@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from pydantic import Field, create_model
@@ -28,7 +28,7 @@ from regard.checkpoints.filling import quantized_tensors
 from regard.checkpoints.hub import CONFIG, folder_of
 from regard.checkpoints.sentence_transformers import read_pooling, write_sentence_transformers
 from regard.data.in_memory import column_names, is_path
-from regard.errors import CheckpointError, ConfigError, warn
+from regard.errors import CheckpointError, ConfigError, check_choice, warn
 from regard.file_pages import releasing
 from regard.file_writing import check_new, creating, write_text
 from regard.habit_names import task_name
@@ -36,7 +36,7 @@ from regard.layers.quantized import QuantizedMatrix, WeightType
 from regard.metrics.score import Scores
 from regard.models import name_of
 from regard.models.config import Count, Probability, Size
-from regard.models.conversions import check_dtype, prepare
+from regard.models.conversions import prepare
 from regard.models.encoder_with_heads import EncoderWithHeads, HeadMaker, head_finders
 from regard.models.protocols import EncoderDecoder
 from regard.recipe import Options
@@ -173,7 +173,7 @@ def load(
     if task is not None:
         task_class(task)
     if quantize is not None:
-        check_dtype(quantize, "quantize")
+        check_choice("quantize", quantize, get_args(WeightType))
     ops.load_kernels()
     folder = model_folder.open_folder(
         path, model_type, None if task is None else task_class(task).head
@@ -379,7 +379,7 @@ def quantize(
         CheckpointError: `out` is there already.
     """
     out = Path(out)
-    check_dtype(dtype)
+    check_choice("dtype", dtype, get_args(WeightType))
     check_new(out)
     folder = model_folder.open_folder(path)
     if folder.dtype is not None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from os import PathLike
-from typing import Any, Self, Unpack
+from typing import Any, NoReturn, Self, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,7 @@ from regard.tasks import batching, running_text, stateful_perplexity
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.inputs import checked_texts, warn_if_file
 from regard.tasks.log_likelihoods import causal_log_likelihoods, lambada_scores
-from regard.tasks.task import of_training, results_of
+from regard.tasks.task import Predicts, of_training, results_of
 from regard.text import Tokenizer
 from regard.text.templates import Template
 
@@ -55,6 +55,7 @@ class TextGenerator(EmbedsTexts):
     """
 
     name = "language-modeling"
+    predict: Predicts[str, str, NoReturn]
     pipeline = "text-generation"
     new_model = "gpt2"
     commands = ("generate", "predict", "embed", "evaluate", "look")

@@ -139,11 +139,12 @@ class PermutedStreams:
         reuse: int | None,
         seed: int,
     ):
-        check_at_least(1, batch_size=batch_size, every=options.every)
+        check_at_least(
+            1, batch_size=batch_size, every=options.every, longest_span=options.longest_span
+        )
         self.text, self.options, self.seed = text, options, seed
         self.batch_size, self.sequence_length = batch_size, sequence_length
         self.reuse = reuse or sequence_length
-        check_at_least(1, longest_span=options.longest_span)
         if options.both_directions and batch_size % 2:
             raise ConfigError(
                 "`batch_size` must be even where half of the rows read backward, but is "

@@ -67,9 +67,9 @@ def pairs_in(rows: RowReader, *, scored: bool) -> Iterator[Pair]:
     """
     for line, row in rows.numbered():
         if len(row) != 3 if scored else len(row) < 2:
-            must = "two texts and how alike they are" if scored else "two texts and any negatives"
             hint = "Name the columns, such as 5,6,4. Of single texts one learns by a [teacher]."
-            raise DataError(rows.name, line, f"has {len(row)} fields, which must be {must}.", hint)
+            must = "two texts and any negatives, or two texts and how alike they are"
+            raise DataError(rows.name, line, f"has {len(row)} fields, but must have {must}.", hint)
         anchor, positive, *others = row
         texts = rows.text(row, anchor, line), rows.text(row, positive, line)
         if scored:

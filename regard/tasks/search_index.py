@@ -248,8 +248,8 @@ def mine_negatives(
         DataError: the pairs cannot be read.
     """
     check_at_least(1, num_negatives=num_negatives, range_max=range_max - range_min)
-    read = pairs_in(pair_rows(pairs, columns), scored=False)
-    distinct = {(pair.anchor, pair.positive): pair for pair in read}
+    rows = pair_rows(pairs, columns)
+    distinct = {(pair.anchor, pair.positive): pair for pair in pairs_in(rows, scored=False)}
     relevant = SearchData.of_pairs(distinct.values()).relevant
     texts = list(dict.fromkeys([positive for _, positive in distinct] + list(corpus)))
     index = SearchIndex.build(as_task(model), texts, **options)

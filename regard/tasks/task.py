@@ -44,7 +44,7 @@ from regard.models import described
 from regard.models.protocols import Encoder, Generator
 from regard.models.wrappers import encoder, generator
 from regard.schema import joined_with_or
-from regard.suggest import nearest
+from regard.suggest import check_options
 from regard.tasks.inputs import as_list, warn_if_file, warn_of_blank_texts
 from regard.text.word_spans import Splitter, word_spans
 
@@ -119,7 +119,9 @@ Proba = Literal[True]
 
 
 class Predicts(Protocol[Item, Result, Predicted]):
-    """The types of `predict`: of an input its result, of several a list; or their predictions."""
+    """The types of `predict`: of an input its result, of several a list; or their predictions. Of
+    several texts that are generated for an input nothing is said.
+    """
 
     @overload
     def __call__(self, texts: Item, *, return_proba: Proba, **options: Any) -> Predicted: ...
@@ -127,6 +129,10 @@ class Predicts(Protocol[Item, Result, Predicted]):
     def __call__(
         self, texts: Sequence[Item], *, return_proba: Proba, **options: Any
     ) -> list[Predicted]: ...
+    @overload
+    def __call__(self, texts: Any, *, n_best: int, **options: Any) -> Any: ...
+    @overload
+    def __call__(self, texts: Any, *, samples: int, **options: Any) -> Any: ...
     @overload
     def __call__(self, texts: Item, **options: Any) -> Result: ...
     @overload
@@ -172,18 +178,13 @@ class Methods:
         if self.decodes:
             if return_proba:
                 self._not_supported("predict(return_proba=True)")
-            if not isinstance(texts, str) or self.reads_images:
-                return self.generate(texts, **options)
-            warn_if_file(texts)
-            return self.generate([texts], **options)[0]
+            return self.generate(texts, **options)
         warn_if_file(texts)
         if options.get("n_best", 1) != 1 and not return_proba:
             raise ConfigError("`n_best` results of a text have scores: give return_proba=True.")
         parameters = signature(self._predictions).parameters
-        names = ["return_proba", *list(parameters)[1:]]
-        unknown = next((name for name in options if name not in names), None)
-        if unknown and "options" not in parameters:
-            raise ConfigError(f"`predict` has no option {unknown!r}. {nearest(unknown, names)}")
+        if "options" not in parameters:
+            check_options("predict", options, ["return_proba", *list(parameters)[1:]])
         single = self.is_one(texts)
         items = [texts] if single else as_list(texts)
         warn_of_blank_texts(items, "what is predicted of them says nothing")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypedDict
+from typing import Any, ClassVar, Literal, NoReturn, Self, TypedDict
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from regard.recipe import Options, Recipe
 from regard.tasks import batching, inputs, sections
 from regard.tasks.embedder import EmbedsTexts, TextEncoder
 from regard.tasks.reinforce import Reinforce, ReinforceObjective, RewardMean
-from regard.tasks.task import of_training, results_of
+from regard.tasks.task import Predicts, of_training, results_of
 from regard.text import Tokenizer
 from regard.text.languages import LANGUAGE_CODE, LanguageTokens, language_tokens, languages_of
 from regard.text.templates import Template
@@ -210,6 +210,7 @@ class TextToText(EmbedsTexts):
     """
 
     name = "text-to-text"
+    predict: Predicts[str | Path, str, NoReturn]
     new_model = "transformer-prenorm"
     commands: ClassVar[tuple[str, ...]] = ("generate", "predict", "embed", "evaluate", "look")
     decodes = True

@@ -12,7 +12,7 @@ from tokenizers import AddedToken
 
 from regard.errors import ConfigError, RegardError, check_choice
 from regard.schema import checked
-from regard.suggest import nearest
+from regard.suggest import check_options
 from regard.text import KINDS
 from regard.text.preprocessing import Preprocessing, TrainerInput, roles_of
 from regard.text.tokenizer import Tokenizer, text_problem
@@ -78,11 +78,7 @@ def _resolve(
     parameters = inspect.signature(learn).parameters.values()
     defined = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     shared = [field.name for field in fields(Preprocessing)]
-    for name in options:
-        if name not in defined and name not in shared:
-            raise ConfigError(
-                f"`{name}` is not an option of kind {kind!r}. {nearest(name, [*defined, *shared])}"
-            )
+    check_options(kind, options, [*defined, *shared])
     for name, bounds in BOUNDS.items():
         if name in options:
             _checked_option(name, options[name], bounds)

@@ -2,34 +2,35 @@
 
 from typing import Any, assert_type
 
-from regard.tasks.classification import (
-    LabelPrediction,
-    NumberPrediction,
-    TextClassifier,
-    TextRegressor,
-)
+from regard.tasks import classification
+from regard.tasks.captioning import Captioner
+from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.multi_label import MultiLabelClassifier, MultiLabelPrediction
+from regard.tasks.pair_tasks import Translator
 from regard.tasks.question_answering import QuestionAnswerer, SpanPrediction
 from regard.tasks.relation_extraction import RelationExtraction
 from regard.tasks.tagging import Tagger, TagsPrediction
 
 
 def check(
-    classifier: TextClassifier,
-    regressor: TextRegressor,
+    classifier: classification.TextClassifier,
+    regressor: classification.TextRegressor,
     labeller: MultiLabelClassifier,
     tagger: Tagger,
     answerer: QuestionAnswerer,
     relations: RelationExtraction,
+    translator: Translator,
+    generator: TextGenerator,
+    captioner: Captioner,
 ) -> None:
     assert_type(classifier.predict("a"), str)
     assert_type(classifier.predict(("a", "b"), too_long="truncate"), str)
     assert_type(classifier.predict(["a", "b"]), list[str])
-    assert_type(classifier.predict("a", return_proba=True), LabelPrediction)
-    assert_type(classifier.predict(["a"], return_proba=True), list[LabelPrediction])
+    assert_type(classifier.predict("a", return_proba=True), classification.LabelPrediction)
+    assert_type(classifier.predict(["a"], return_proba=True), list[classification.LabelPrediction])
     assert_type(classifier.predict("a", return_proba=True).label, str)
     assert_type(regressor.predict("a"), float)
-    assert_type(regressor.predict(["a"], return_proba=True), list[NumberPrediction])
+    assert_type(regressor.predict(["a"], return_proba=True), list[classification.NumberPrediction])
     assert_type(labeller.predict("a"), list[str])
     assert_type(labeller.predict(["a"]), list[list[str]])
     assert_type(labeller.predict("a", return_proba=True), MultiLabelPrediction)
@@ -40,5 +41,9 @@ def check(
     assert_type(relations.predict("a"), str)
     assert_type(relations.predict({"text": "a b", "head": [0, 1], "tail": [2, 3]}), str)
     assert_type(relations.predict(("a b", [0, 1], [2, 3])), str)
-    assert_type(relations.predict(["a"], return_proba=True), list[LabelPrediction])
+    assert_type(relations.predict(["a"], return_proba=True), list[classification.LabelPrediction])
+    assert_type(translator.predict("a", beams=4), str)
+    assert_type(generator.predict(["a"]), list[str])
+    assert_type(generator.predict("a", n_best=2), Any)
+    assert_type(captioner.predict(["a.png"]), list[str])
     assert_type(classifier.predict(3), Any)  # an array, a table
