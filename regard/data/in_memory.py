@@ -164,7 +164,7 @@ def _unclear(data: Any, names: Sequence[str], remedy: str) -> ConfigError:
     """The error for columns whose names do not tell what they hold."""
     return ConfigError(
         f"{source_name(data)} has the columns {', '.join(names)}, and their names do not say which "
-        f"of them are texts and which the target. {remedy}"
+        f"are texts and which the one target (usual names are {', '.join(TARGETS)}). {remedy}"
     )
 
 

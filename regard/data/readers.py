@@ -639,10 +639,10 @@ def columns_in_header(
             return tuple(map(str, in_memory.infer_columns([dict.fromkeys(written, "")])))
     listed = ", ".join(name[:40] for name in written)
     raise ConfigError(
-        f"{path}: {delimiter_hint(written)}the first line has the columns {listed}, and their "
-        "names do not say which hold texts and which the target. Name them in [data], in this "
-        "order: columns = [text column, label column]; or write header = false if this line is an "
-        "example."
+        f"{path}: {delimiter_hint(written)}the columns are {listed}, and their names do not say "
+        "which hold texts and which the target. Name them in [data], in this order: columns = "
+        "[text column, label column]; or, if the first line of a CSV or TSV file is an example, "
+        "write header = false."
     )
 
 

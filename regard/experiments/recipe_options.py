@@ -471,7 +471,8 @@ def _written_columns(data: Mapping[str, Any], part: str) -> list[str]:
 
 
 def _column_options(data: Mapping[str, Any], first: Any, data_section: Any) -> dict[str, Any]:
-    """The options that name columns, by name; {} if the section has no such options.
+    """The options that name columns, by name; {} if the section has no such options. Beside a
+    training file they are those of its header, which is read later.
 
     Args:
         first: the first part of the data that is in memory.
@@ -493,7 +494,7 @@ def _column_options(data: Mapping[str, Any], first: Any, data_section: Any) -> d
     targets = data.get("target_columns", [])
     besides = [*targets, *([] if group is None else [group])]
     besides += [by_name(item) for item in besides]
-    if columns is None:
+    if columns is None and not in_memory.is_path(data.get("train")):
         columns = (in_memory.infer_text_columns if targets else in_memory.infer_columns)(
             first, besides
         )

@@ -181,16 +181,18 @@ def train(bert: Path, out: Path, **options):
         (JSONL, ["query", "answer"], "ndcg@10"),
         (pandas.DataFrame(SCORES), ["sentence1", "sentence2", "score"], "spearman"),
         (TRIPLETS, ["anchor", "positive", "negatives"], "ndcg@10"),
+        ("\n".join(map(json.dumps, TRIPLETS)), ["anchor", "positive", "negatives"], "ndcg@10"),
         ([(a, b) for a, b in PAIRS], ["0", "1"], "ndcg@10"),
         ([(a, b, 0.5 + i % 2) for i, (a, b) in enumerate(PAIRS)], ["0", "1", "2"], "spearman"),
     ],
-    ids=["csv", "jsonl", "dataframe", "triplets", "tuples", "scored tuples"],
+    ids=["csv", "jsonl", "dataframe", "triplets", "file of triplets", "tuples", "scored tuples"],
 )
 def test_pairs_are_read_by_the_usual_names(bert, tmp_path, data, columns, goal):
     valid = {"valid": JSONL} if "query" in columns else {"valid": 0.25}
     if isinstance(data, str):
-        (tmp_path / "pairs.csv").write_text(data)
-        data = tmp_path / "pairs.csv"
+        file = tmp_path / ("pairs.csv" if data is CSV else "pairs.jsonl")
+        file.write_text(data)
+        data = file
     if "negatives" in columns:  # which validation does without
         valid = {"valid": [dict(zip(columns, pair, strict=False)) for pair in PAIRS]}
     run = train(bert, tmp_path / "run", train=data, **valid)
