@@ -56,20 +56,19 @@ def recorded(m: AwdLstm) -> dict[str, Tensor]:
     """Masks that each dropout draws, filled in as the model runs."""
     found: dict[str, Tensor] = {}
 
-    def keep(name, ones_like, each=False):
+    def keep(name, each=False):
         def hook(module, inputs, output):
             at = f"{name}{sum(key.startswith(name) for key in found)}" if each else name
-            ones = ones_like(inputs)
             where = output != 0
-            found[at] = torch.where(where, output / torch.where(where, inputs[0], 1), 0) * ones
+            found[at] = torch.where(where, output / torch.where(where, inputs[0], 1), 0)
 
         return hook
 
-    m.input_dropout.register_forward_hook(keep("input", lambda i: 1))
-    m.output_dropout.register_forward_hook(keep("output", lambda i: 1))
-    m.hidden_dropout.register_forward_hook(keep("hidden", lambda i: 1, each=True))
+    m.input_dropout.register_forward_hook(keep("input"))
+    m.output_dropout.register_forward_hook(keep("output"))
+    m.hidden_dropout.register_forward_hook(keep("hidden", each=True))
     for layer in m.layer_groups:
-        layer.weight_dropout.register_forward_hook(keep("weight", lambda i: 1, each=True))
+        layer.weight_dropout.register_forward_hook(keep("weight", each=True))
     return found
 
 

@@ -31,7 +31,7 @@ import regard.ops
 from regard.checkpoints.formats import from_published, to_published
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
-from regard.models.bert import Albert, AlbertConfig, Bert, BertConfig, DistilBert, DistilBertConfig
+from regard.models.bert import Bert, BertConfig, DistilBert, DistilBertConfig
 from regard.models.encoder_with_heads import HEADS
 from regard.models.roberta import Roberta
 from regard.tasks.replaced_tokens import ReplacedTokens
@@ -177,12 +177,6 @@ def test_any_groups_of_layers_equal_transformers_and_are_written_back(layers, gr
         assert published[name] == getattr(config, name)
     assert tensors.keys() == model.state_dict().keys()
     assert from_published(published, tensors).config == ours.config
-
-
-def tiny(**options) -> Albert:
-    torch.manual_seed(0)
-    sizes = dict(d_model=8, d_ff=8, heads=2, d_embedding=4, max_length=T)
-    return randomized(Albert(AlbertConfig(31, **sizes | options))).eval()
 
 
 # ---- electra

@@ -194,21 +194,6 @@ def test_states_and_gradients_are_those_of_the_formulas(shape):
             torch.testing.assert_close(parameter.grad, weights[name].grad, atol=1e-9, rtol=1e-8)
 
 
-@pytest.mark.parametrize("shape", BYTENETS)
-@torch.no_grad()
-def test_steps_go_on_when_the_source_is_used_up(shape):
-    model, source = bytenet(shape), Sequences.of(LONG_SOURCES, 0)
-    target = torch.randint(3, WORDS, (4, 23), generator=torch.Generator().manual_seed(2))
-    whole = model.head.logits(model(source, Sequences.full(target)).hidden)
-    state, found = model.read(source), []
-    assert state.columns.values.size(3) < 23
-    for count in (1, 1, 5, 1, 9, 1, 1, 4):
-        at = state.read.longest
-        scores, state = model.step(target[:, at : at + count], state)
-        found.append(scores)
-    torch.testing.assert_close(torch.cat(found, 1), whole, atol=1e-10, rtol=1e-10)
-
-
 @pytest.mark.parametrize("sets", [1, 6])
 @torch.no_grad()
 def test_at_the_start_words_and_columns_are_of_one_size(sets):
