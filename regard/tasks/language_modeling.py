@@ -499,13 +499,14 @@ class TextGenerator(EmbedsTexts):
         """
         if isinstance(texts, str):
             return self.log_likelihoods([texts], line_end=line_end)[0]
-        rows = [[*first, *ids] for first, ids in self.text_ids(checked_texts(texts))]
-        ends = 0 if line_end else len(self.line_end())
-        rows = [self._turned(row[: len(row) - ends]) for row in rows]
+        first, end = self._before(), self.line_end() if line_end else []
+        encoded = self.tokenizer.encode_many(checked_texts(texts))
+        rows = [self._turned([*first, *ids, *end]) for ids in encoded]
         return causal_log_likelihoods(
             self.generator, rows, self.module.target_length or VALID_STEPS
         )
 
+    @property
     def likelihoods_by_kind(self) -> dict[str, Callable[[Sequence[str]], list[float]]]:
         """Of lines also without their ends; a model that reads backwards starts with the end."""
         kinds: dict[str, Callable[..., list[float]]] = {"causal": self.log_likelihoods}

@@ -380,7 +380,7 @@ def minimal_pair_scores(task: Task, pairs: Sequence[MinimalPair]) -> list[Score]
     tokenizer, scores = task.tokenizer, list[Score]()
     ids = tokenizer.encode_many(texts)
     unknown = 0 if tokenizer.unk_id is None else sum(tokenizer.unk_id in row for row in ids)
-    for kind, log_likelihoods in task.likelihoods_by_kind().items():
+    for kind, log_likelihoods in task.likelihoods_by_kind.items():
         report = _report_of(pairs, log_likelihoods(texts))
         signature = (
             f"likelihood:{kind}|tok:{tokenizer.kind}-{tokenizer.vocab_size}"

@@ -367,9 +367,10 @@ class PermutationLanguageModel(TextGenerator):
             scored.append(range(len(before), len(before) + len(ids) - end))
         return query_stream_log_likelihoods(self.module, rows, scored)
 
+    @property
     def likelihoods_by_kind(self) -> dict[str, Callable[[Sequence[str]], list[float]]]:
         """Also the pseudo ones."""
-        return {**super().likelihoods_by_kind(), "pseudo": self.pseudo_log_likelihoods}
+        return {**super().likelihoods_by_kind, "pseudo": self.pseudo_log_likelihoods}
 
     def validate(self) -> dict[str, float]:
         """Cross-entropy in nats per target, always of the same targets in the same orders."""

@@ -333,6 +333,7 @@ class Methods:
         """The log-likelihood of a text in nats; of a masked language model the pseudo one."""
         self._not_supported("log_likelihoods")
 
+    @property
     def likelihoods_by_kind(self) -> dict[str, Callable[[Sequence[str]], list[float]]]:
         """The ways in which it gives the log-likelihoods of sentences, the usual one first."""
         return {"pseudo": self.log_likelihoods}

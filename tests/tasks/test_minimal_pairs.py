@@ -132,7 +132,7 @@ def test_a_folder_opens_as_a_causal_model_of_transformers(tmp_path, make):
         log_probs = theirs(**rows).logits[:, :-1].log_softmax(-1)
     own = log_probs.gather(2, rows["input_ids"][:, 1:, None])[..., 0]
     wanted = (own * rows["attention_mask"][:, 1:]).sum(1).tolist()
-    found = task.likelihoods_by_kind()["causal-without-line-end"](texts)
+    found = task.likelihoods_by_kind["causal-without-line-end"](texts)
     assert found == pytest.approx(wanted, rel=1e-5)
     with pytest.raises(RegardError, match="on the right"):
         theirs(rows["input_ids"], rows["attention_mask"].flip(1))
@@ -157,10 +157,11 @@ def test_texts_of_any_length_are_read_with_all_that_is_before(make):
     assert task.log_likelihoods([text, "a dog"])[0] == pytest.approx(wanted, rel=1e-5)
 
 
-def test_the_sentence_with_the_larger_sum_is_preferred_and_ties_are_half_right():
+def test_the_sentence_with_the_larger_sum_is_preferred_and_ties_are_half_right(monkeypatch):
     task = of_lines(recurrent)
     values = {"good": -3.0, "same": -3.000001, "worse": -4.5}
-    task.likelihoods_by_kind = lambda: {"causal": lambda texts: [values[text] for text in texts]}
+    kinds = {"causal": lambda texts: [values[text] for text in texts]}
+    monkeypatch.setattr(TextGenerator, "likelihoods_by_kind", kinds)
     pairs = [
         MinimalPair("good", "worse", "one", "x"), MinimalPair("good", "same", "one", "x"),
         MinimalPair("worse", "good", "one", "x"), MinimalPair("same", "worse", "two", "x"),
