@@ -135,14 +135,16 @@ class RowReader:
         return self.files.get(column, self.name)
 
     def text(self, row: Record, column: str, line: int) -> str:
-        """The text in a column of a row; a number as its digits.
+        """The text in a column of a row; a number as its digits, and "" where it is missing.
 
         Raises:
-            DataError: it is missing or no text; names file, line, and the column of the file.
+            DataError: it is no text; names file, line, and the column of the file.
         """
         value = row[column]
         if type(value) is str and value.isascii():  # the usual case, quickly
             return value
+        if value is None:
+            return ""
         return text_of(self.columns.get(column, column), value, (self.file_of(column), line))
 
     def texts(self) -> Iterator[str]:

@@ -223,7 +223,7 @@ def test_without_columns_the_names_in_the_header_are_used(tmp_path, ending):
 def test_a_header_of_other_names_lists_them(tmp_path):
     file = table(tmp_path, ("Sentence", "Kind"), ROWS, "csv")
     with pytest.raises(
-        ConfigError, match=r"the columns Sentence, Kind.* columns = \[text column, l"
+        ConfigError, match=r"columns are Sentence, Kind,.* columns = \[text column, l"
     ):
         planned("classification", file)
     assert "Kind" in planned("classification", file, header=False).labels
