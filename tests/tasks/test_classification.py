@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 import regard
 from regard.data.encoder_inputs import InputBatch
-from regard.errors import ConfigError, DataError, RegardError
+from regard.errors import ConfigError, DataError
 from regard.experiments import runs
 from regard.tasks.classification import OneTargetData, class_weights
 
@@ -142,12 +142,6 @@ def test_labels_without_examples_are_kept_with_a_warning_and_unknown_ones_are_er
 # ---- rows and batches --------------------------------------------------------------------------
 
 
-def test_the_rule_of_truncation_is_an_option_that_a_run_keeps(workdir):
-    folder(workdir / "start", "bert", "Model")
-    assert train()[0].input_format.truncation == "longest_first"
-    assert train("data.truncation=bert", out="bert")[0].input_format.truncation == "bert"
-
-
 def test_truncated_and_empty_rows_are_counted_in_a_warning(workdir):
     folder(workdir / "start", "bert", "Model")
     write("train.tsv", [*ROWS, ("a " * 30, "b " * 30, "yes"), (" ", "", "no")])
@@ -178,16 +172,13 @@ def test_the_loss_equals_cross_entropy(workdir, smoothing):
     assert task.validate()["loss"] == pytest.approx(float(plain), rel=1e-5)
 
 
-def test_nan_weights_give_nan_scores_and_raise_errors_when_predicting(workdir):
+def test_nan_weights_give_nan_scores_of_validation(workdir):
     folder(workdir / "start", "bert", "Model")
     task = runs.plan(runs.read_recipe("small.toml")).task
     with torch.no_grad():
         task.module.heads["classes"].output.weight.fill_(math.nan)
     found = task.validate()
     assert set(found) == {"accuracy", "loss"} and all(map(math.isnan, found.values()))
-    for verb in (lambda: task.predict("a"), lambda: task.evaluate(ROWS)):
-        with pytest.raises(RegardError, match="infinite or NaN"):
-            verb()
 
 
 @pytest.mark.parametrize("model", ["bert", "roberta", "distilbert", "gpt", "gpt2"])

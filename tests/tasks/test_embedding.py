@@ -6,8 +6,6 @@ Tests of `regard.tasks.inputs`, too.
 from __future__ import annotations
 
 import threading
-from functools import partial
-from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +15,7 @@ import torch
 from tiny_folders import ENCODERS, FAMILIES, folder, transformers
 
 from regard.data.encoder_inputs import InputFormat
-from regard.errors import ConfigError, RegardError
+from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.layers.pooling import ScalarMix
 from regard.models import model_class
@@ -175,22 +173,6 @@ def test_vectors_of_words_are_pooled_over_their_subwords(folders, tasks, family,
 
 
 # ---- limits
-
-
-def test_texts_that_are_too_long_raise_an_error_or_are_truncated(tasks):
-    texts = ["ball", *repeat("the old dog runs in the park " * 20, 2)]
-    for call in (tasks["bert"].embed, partial(tasks["bert"].encode, too_long="error")):
-        with pytest.raises(RegardError, match="Text 2 has 142 tokens, .* at most 64"):
-            call(texts)
-    with pytest.warns(UserWarning, match="1 of 2 texts were cut to 64 tokens") as said:
-        tasks["bert"].evaluate([("ball", texts[1], 1.0), ("dog", "a", 0.0)])
-    assert [warning.filename for warning in said] == [__file__]
-    for per in ("sentence", "token", "word"):
-        with pytest.warns(UserWarning, match="2 of 3 texts were cut to 64 tokens"):
-            found = tasks["bert"].embed(texts, granularity=per, too_long="truncate")
-        if per != "sentence":
-            assert len(found[1]) == {"token": 64, "word": 62}[per]
-            assert len(found[1].labels) == len(found[1])
 
 
 # ---- the task

@@ -10,24 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import every_task
 import pytest
 import torch
-from every_task import ENCODER_DECODERS, MAKERS, task_of
+from every_task import MAKERS, task_of
 
-from regard.errors import ConfigError, RegardError
+from regard.errors import ConfigError
 from regard.tasks import task_class
 
 pandas = pytest.importorskip("pandas")
-
-TEXTS = every_task.lines(12)
-# task -> the target of a row
-TARGETS = {
-    "classification": lambda n: ["no", "perhaps", "yes"][n % 3],
-    "regression": lambda n: n / 3,
-    "multi-label-classification": lambda n: [["old"], ["sunny", "warm"]][n % 2],
-    **dict.fromkeys(ENCODER_DECODERS, lambda n: TEXTS[-n]),
-}
 
 
 @cache
@@ -43,50 +33,6 @@ def task_named(name: str) -> Any:
 
 
 # ---- columns
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", TARGETS)
-def test_named_columns_score_as_rows_do(name):
-    rows = [(text, TARGETS[name](n)) for n, text in enumerate(TEXTS)]
-    frame = pandas.DataFrame(
-        {"id": range(12), "stars": [row[1] for row in rows], "review": [row[0] for row in rows]}
-    )
-    task, named = task_named(name), ["review", "stars"]
-    expected = repr(task.evaluate(rows).named)  # NaN, too
-    assert repr(task.evaluate(frame, columns=named).named) == expected
-    for table, columns in (
-        (frame.to_dict("records"), named),
-        (list(frame.itertuples(False, None)), [2, 1]),
-        (iter(frame.to_dict("records")), tuple(named)),
-    ):
-        assert repr(task.evaluate(table, columns=columns).named) == expected
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["classification", "regression", "text-to-text"])
-def test_a_file_scores_by_its_header_as_its_rows_do(name, tmp_path):
-    rows = [(text, TARGETS[name](n)) for n, text in enumerate(TEXTS)]
-    target = "label" if name != "text-to-text" else "summary"
-    frame = pandas.DataFrame(rows, columns=["text", target])[[target, "text"]]
-    frame.to_csv(tmp_path / "rows.csv", index=False)
-    path, task = str(tmp_path / "rows.csv"), task_named(name)
-    assert repr(task.evaluate(path).named) == repr(task.evaluate(rows).named)
-    if name == "classification":
-        assert str(task.classification_report(path)) == str(task.classification_report(rows))
-        frame.rename(columns={"label": "mood", "text": "note"}).to_csv(path, index=False)
-        with pytest.raises(RegardError, match=":2: has the label .*, which is none of"):
-            task.evaluate(path)
-        assert task.evaluate(path, columns=["note", "mood"]).named == task.evaluate(rows).named
-        with pytest.raises(RegardError, match="gone"):
-            task.evaluate(frame, columns=["text", "gone"])
-
-
-def test_pairs_are_read_from_named_columns_in_any_order():
-    rows = [(a, b, n) for n, (a, b) in enumerate(zip(TEXTS, TEXTS[1:], strict=False))]
-    frame = pandas.DataFrame(rows, columns=["a", "b", "c"])[["c", "a", "b"]]
-    task = task_named("embedding")
-    assert task.evaluate(frame, columns=["a", "b", "c"]).named == task.evaluate(rows).named
 
 
 @pytest.mark.parametrize("first", [0, 1, 4])

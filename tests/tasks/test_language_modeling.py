@@ -12,7 +12,6 @@ import math
 import random
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 
 import every_task
 import pytest
@@ -31,7 +30,6 @@ from regard.errors import ConfigError, RegardError
 from regard.experiments import runs
 from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
-from regard.tasks.inputs import rows_of
 from regard.tasks.language_modeling import TextGenerator
 from regard.text import Tokenizer, train
 from regard.text.templates import Template
@@ -105,19 +103,6 @@ def test_perplexity_equals_that_of_a_plain_loop_with_transformers(
     assert found.count == count == len(ids) - 1
     assert found.nats == pytest.approx(nats, rel=1e-5)
     assert f"window:{window or CONTEXT}|stride:{stride or window or CONTEXT}" in found.signature
-
-
-def test_a_file_a_text_and_its_lines_have_one_perplexity(task, tokenizer, tmp_path):
-    (tmp_path / "t.txt").write_text(content := "the cat\nsat\n\n on the mat\nthe sea\n")
-    lined = TextGenerator(task.module, tokenizer, format="lines")
-    for one in (task, lined):
-        scores = [
-            one.evaluate(text).named[0]
-            for text in (tmp_path / "t.txt", content, content.split("\n")[:-1])
-        ]
-        assert scores[0] == scores[1] == scores[2]
-    with pytest.raises(ConfigError, match="or on a file of them, but 'a cat sat' is a text"):
-        rows_of(SimpleNamespace(name="tagging"), [Path("a cat sat")], ())
 
 
 # ---- prompts ------------------------------------------------------------------------------------

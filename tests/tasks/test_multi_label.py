@@ -127,7 +127,6 @@ def test_rows_without_labels_have_the_target_zero(start):
         (dict(train=INDICATORS, columns=["text"], target_columns=["goood"]), "no column 'goood'"),
         (dict(target_columns=["labels", "labels"]), "must name each column once"),
         (dict(columns=["text", "text", "labels", "text"]), "names 4 columns"),
-        (dict(threshold=1.5), "threshold"),
         (dict(threshold="fitted", valid=None), "`labels.threshold` needs validation data"),
         (dict(goal="accuracy"), "goal"),
         (dict(goal="macro-f1", valid=None), "needs validation data"),

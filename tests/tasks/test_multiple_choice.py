@@ -134,18 +134,6 @@ def test_only_the_context_of_a_long_question_is_truncated_and_counted(workdir, f
             train(f"data.max_length={limit}", f"data.too_long={option}", out=option, quiet=False)
 
 
-def test_questions_are_given_as_json_or_objects_and_others_raise_errors(workdir):
-    task = runs.load(start(workdir, "bert", head=True))
-    one = {"question": "Where is the ball?", "choices": list(QUESTIONS[2].choices)}
-    found = task.predict([json.dumps(one), one, QUESTIONS[2]], return_proba=True)
-    assert found[0] == found[1] == found[2] and task.predict(one) == found[0].choice
-    with pytest.raises(RegardError, match="Question 1 must be an object with `context`"):
-        task.predict("who sleeps ?")
-    with pytest.raises(DataError, match="choices"):
-        task.predict([{"question": "a"}])
-    assert task.checked([]) == [] == task.predict([], return_proba=True)
-
-
 def test_the_auxiliary_lm_loss_counts_the_tokens_of_all_choices(workdir):
     start(workdir, "gpt2")
     recipe = runs.read_recipe("small.toml", ["objective.aux_lm_weight=0.5"])

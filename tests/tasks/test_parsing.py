@@ -136,14 +136,6 @@ def test_more_trees_than_there_is_memory_for_are_an_error_and_batches_do_not_add
         task.predict(texts, n_best=6, return_proba=True)
 
 
-def test_sentences_longer_than_the_model_reads_are_one_tree():
-    task = tiny(max_length=8)
-    words = list("abcdefgh" * 5)
-    (found,) = task.predict([words], return_proba=True)
-    assert found.best.words == words
-    assert task.over_limit([" ".join(words)]) == {}
-
-
 def test_a_training_sentence_that_is_too_long_is_left_out_with_a_note(tmp_path, files):
     with pytest.warns(UserWarning, match="longer than 7 tokens, tree left out: 1"):
         trained_on(files, data=dict(max_length=7), epochs=1)

@@ -20,7 +20,7 @@ import regard
 from regard.data.datasets.records import AnswerSpan as Given
 from regard.data.datasets.records import Question
 from regard.data.encoder_inputs import EncodedContext
-from regard.errors import DataError, RegardError
+from regard.errors import DataError
 from regard.experiments.runs import read_recipe, train
 from regard.metrics.squad import SQuAD2
 from regard.tasks.question_answering import best_spans
@@ -241,18 +241,6 @@ def test_answers_are_parts_of_their_context_in_any_batch(folder, roberta, pairs)
             alone = task.predict([pair], too_long="truncate", return_proba=True)[0]
             assert alone.text == answer.text
             assert alone.no_answer == pytest.approx(answer.no_answer, abs=1e-5)
-
-
-def test_a_question_that_is_too_long_raises_an_error_or_is_truncated(folder):
-    task = both(folder)[0]
-    long = "who sat in the hat? " * 9
-    assert task.max_question_length == (LIMIT - 3) // 2
-    assert set(task.over_limit([PAIRS[0], (long, STORY)])) == {1}
-    with pytest.raises(RegardError, match=r"Question 2 has \d+ tokens, but at most 22 are read"):
-        task.predict([PAIRS[0], (long, STORY)])
-    assert task.predict([(long, STORY)], too_long="truncate")[0] in STORY
-    with pytest.warns(UserWarning, match="1 of 1 questions were cut to 22 tokens"):
-        task.evaluate([Question("1", STORY, long, (Given("the", 0),))])
 
 
 # -------------------------------------------------------------------------------- no answer

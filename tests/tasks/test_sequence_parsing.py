@@ -7,10 +7,9 @@ import torch
 
 import regard
 from regard.data.datasets.annotated import read_treebank
-from regard.errors import TextError
 from regard.models.seq2seq import Seq2Seq
 from regard.models.transformer import Transformer
-from regard.tasks.sequence_parsing import SequenceParser, TreeTokens
+from regard.tasks.sequence_parsing import SequenceParser
 from regard.text import train
 from regard.text.trees import linearized, read_trees
 
@@ -79,26 +78,3 @@ def test_outputs_of_random_models_are_trees_in_a_batch_as_alone(kind):
             if options:
                 assert len(trees) == 3
     assert task.predict(texts) == [str(tree) for tree in task.parse(texts)]
-
-
-def test_targets_are_one_token_for_each_bracket_and_word():
-    tokens = TreeTokens.of(tiny().tokenizer)
-    tree = "(S (NP (N a) (N EXXON)) (SBAR (X (V b))))"
-    (ids,) = tokens.encode_many([tree])
-    assert tokens.tokens(ids) == linearized(read_trees(tree)[0])
-    assert tokens.encode_many(["(UNSEEN (NP (N a)))"]) == tokens.encode_many(["(NP (N a))"])
-
-
-def test_over_long_sentences_raise_an_error_or_are_cut():
-    task = tiny(max_length=12)
-    long = " ".join("abcdef" * 2)
-    assert task.over_limit(["a", long]) == {1: 15}
-    with pytest.raises(TextError, match="Text 2 has 15 tokens, but this model reads at most 12"):
-        task.predict(["a", long])
-    for words in (long, long.split()):
-        with pytest.warns(UserWarning, match="1 of 1 sentences or their trees were cut to 12"):
-            (tree,) = task.parse([words])
-        assert tree.words == long.split()[:9]
-    with pytest.raises(TextError, match="Text 2 has no word"):
-        task.parse(["a", ""])
-    assert task.predict(["a", ""])[1] == ""

@@ -254,15 +254,6 @@ def test_the_neural_cache_equals_its_formula(cache, steps):
     assert found.count == 30 and found.nats == pytest.approx(expected, rel=1e-10)
 
 
-def test_a_cache_is_an_option_of_every_model_with_a_state(tokenizer):
-    task, text = xl(tokenizer), lines(12, seed=7)
-    plainly, with_cache = (
-        task.evaluate(text).named[0],
-        task.evaluate(text, neural_cache=20, neural_cache_theta=0.1).named[0],
-    )
-    assert plainly.nats != with_cache.nats and "|neural_cache:20,0.1,0.1|" in with_cache.signature
-
-
 def test_the_neural_cache_of_tokens_that_the_model_holds_to_be_impossible():
     """Against whole numbers of any size: -log((1 - w) e^-nats + w p_cache)."""
     cache, nats = NeuralCache(4, 0.5, 0.2), torch.tensor([3.0, 800.0, 5000.0, 900.0])

@@ -364,9 +364,3 @@ def test_the_tags_of_a_sentence_are_the_best_sequence_of_its_scores(task):
         value += sum(crf.transitions[a, b].item() for a, b in zip(path, path[1:], strict=False))
         best = max(best or (value, tags), (value, tags))
     assert best is not None and list(found.tags) == best[1]
-
-
-def test_a_sentence_longer_than_the_model_reads_is_tagged_in_windows(task):
-    words = (every_task.WORDS * 4)[:60]
-    (found,) = task.predict([words], return_proba=True)
-    assert len(found.tags) == len(found.probabilities) == 60

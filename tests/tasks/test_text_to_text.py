@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 
 import pytest
@@ -15,7 +14,7 @@ from regard.experiments import runs
 from regard.models.composed import DecoderOnly, DecoderOnlyConfig
 from regard.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.tasks.pair_tasks import Summarizer, Translator
+from regard.tasks.pair_tasks import Translator
 from regard.tasks.text_to_text import TextToText
 from regard.text import train
 from regard.text.languages import language_tokens
@@ -35,19 +34,6 @@ def model_of(tokenizer, **more):
     return Transformer(TransformerConfig(tokenizer.vocab_size, **SMALL, **more)).eval()
 
 
-def test_a_prefix_stands_before_each_source_and_is_stored(tmp_path):
-    tokenizer = train("words", ["summarize:", *TEXTS], 40)
-    model = model_of(tokenizer)
-    plain = TextToText(model, tokenizer)
-    task = Summarizer(model, tokenizer, source_prefix="summarize: ")
-    with_prefix = [f"summarize: {text}" for text in TEXTS]
-    wanted = plain.hypotheses(with_prefix, max_tokens=5)
-    assert task.hypotheses(TEXTS, max_tokens=5) == wanted
-    assert task.summarize(TEXTS, max_tokens=5) == plain.generate(with_prefix, max_tokens=5)
-    runs.save(task, tmp_path)
-    assert regard.load(tmp_path).hypotheses(TEXTS, max_tokens=5) == wanted
-
-
 def test_training_reads_the_prefix():
     sizes = dict(name="transformer", **SMALL)
     run = regard.train(
@@ -64,19 +50,6 @@ def test_training_reads_the_prefix():
     wanted = encode(rows, TextToText.fields(tokenizer, language_tokens(tokenizer, 1)))
     for one, other in zip(found.columns, wanted.columns, strict=True):
         assert (one.ids == other.ids).all()
-
-
-def test_a_published_folder_without_a_task_is_opened_by_its_type(tmp_path):
-    tokenizer = train("words", TEXTS, 40)
-    runs.save(Translator(model_of(tokenizer, pad=0, bos=0, eos=2), tokenizer), tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    about = config.pop("regard")
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert isinstance(regard.load(tmp_path), Translator)
-    for name in ("summarization", "text-to-text", "translation"):
-        about = {"version": about["version"], "task": name}
-        (tmp_path / "config.json").write_text(json.dumps({**config, "regard": about}))
-        assert regard.load(tmp_path).name == name
 
 
 # ---- languages -----------------------------------------------------------------------------------
@@ -102,25 +75,6 @@ def multilingual(kind: str):
         for side in (parts[: parts.index("$A")], parts[parts.index("$A") + 1 :])
     )
     return tokenizer.with_template(Template.around(before, (), after))
-
-
-@pytest.mark.parametrize("kind", LANGUAGES)
-def test_tokens_of_languages_stand_where_each_family_has_them(kind):
-    tokenizer = multilingual(kind)
-    de, en, fr = (tokenizer.id(token) for token in LANGUAGES[kind][0])
-    end, start = tokenizer.eos_id, fr if kind == "mbart" else 1
-    tokens = language_tokens(tokenizer, start, target=NAMES[kind])
-    wanted = {
-        "mbart": (((), (end, en)), ((fr,), (end,)), None),
-        "nllb-legacy": (((), (end, en)), ((1, fr), (end,)), fr),
-        "marian": (((), (end,)), ((1,), (end,)), None),
-    }.get(kind, (((en,), (end,)), ((1, fr), (end,)), fr))
-    assert (tokens.source, tokens.target, tokens.forced_first) == wanted
-    assert tokens.source_prefix == (">>fra<< " if kind == "marian" else "")
-    if kind != "marian":
-        source = LANGUAGES[kind][0][0].strip("_")
-        both = language_tokens(tokenizer, start, source, NAMES[kind]).source
-        assert both == tuple(tuple(de if i == en else i for i in side) for side in wanted[0])
 
 
 @pytest.mark.parametrize("kind", sorted(LANGUAGES.keys() - {"mbart"}))

@@ -144,19 +144,6 @@ def test_errors_name_the_option_and_leave_no_folder(start, options, said):
     assert not Path("runs").exists() or not list(Path("runs").iterdir())
 
 
-def test_a_recipe_is_changed_by_keywords(start):
-    Path("small.toml").write_text(
-        f'task = "classification"\n[model]\npath = "{start}"\n[data]\ntrain = "rows.tsv"\n'
-        "[training]\nepochs = 1\n"
-    )
-    run = train(recipe="small.toml", train=FRAME, valid=0.5, batch_size=3, seed=7)
-    recipe = read(run.folder / "recipe.toml").tables
-    assert run.folder == Path("runs/small")
-    assert (recipe["data"]["batch_size"], recipe["seed"]) == (3, 7)
-    again = train(recipe="small.toml", train=FRAME, valid=0.5)
-    assert again.folder != run.folder and again.folder.parent == run.folder.parent
-
-
 SMALL = dict(name="lstm-lm", d_model=8, layers=1)
 
 

@@ -1,4 +1,4 @@
-"""Callbacks: what they are told, in which order, and that they leave a run as it is."""
+"""Callbacks: their errors end a run, which resumes exactly; loggers and lines of progress."""
 
 from __future__ import annotations
 
@@ -13,44 +13,6 @@ from regard.progress import Bar, Lines, Silent
 from regard.training.callbacks import Callback, Status, display_of
 from regard.training.metrics_log import WandbLogger, read_events
 from regard.training.run import resume, train
-
-
-class Recorder(Callback):
-    """All calls: names and arguments."""
-
-    def __init__(self):
-        self.calls = []
-
-    def on_step(self, step):
-        self.calls.append(("step", step))
-
-    def on_log(self, step, values):
-        self.calls.append(("log", (step, dict(values))))
-
-    def on_validation(self, step, scores):
-        self.calls.append(("validation", (step, dict(scores))))
-
-    def on_checkpoint(self, path):
-        assert (path / "manifest.json").is_file()
-        self.calls.append(("checkpoint", path.name))
-
-    def on_end(self, result):
-        self.calls.append(("end", result))
-
-    def of(self, name):
-        return [what for kind, what in self.calls if kind == name]
-
-
-def test_callbacks_are_told_all_that_happens_in_order(tmp_path):
-    seen = Recorder()
-    result = train(Toy(), options(), tmp_path / "run", progress=False, callbacks=[seen])
-    assert [one.number for one in seen.of("step")] == list(range(1, 34))
-    assert all(one.gradient_norm > 0 and one.learning_rate > 0 for one in seen.of("step"))
-    lines = read_events(tmp_path / "run")
-    assert [{"step": step, **values} for step, values in seen.of("log")] == lines
-    assert [step for step, _ in seen.of("validation")] == [6, 12, 18, 24, 30, 33, 33]
-    assert "step-000005" in seen.of("checkpoint")
-    assert seen.of("end") == [result] and seen.calls[-1][0] == "end"
 
 
 class Failing(Callback):
@@ -68,6 +30,7 @@ class Failing(Callback):
             raise self.error("of the callback")
 
     def on_checkpoint(self, path):
+        assert (path / "manifest.json").is_file()
         if self.method == "checkpoint" and path.name == "step-000010":
             raise self.error("of the callback")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -25,7 +24,6 @@ from regard.training.options import (
     TrainingOptions,
 )
 from regard.training.run import train
-from regard.training.steps import NonFiniteError
 
 # ---- what a step is ------------------------------------------------------------------------
 
@@ -174,36 +172,3 @@ def test_automatic_precision_is_that_of_the_processor_for_all_but_small_models(m
     monkeypatch.setattr("regard.training.compiling.computes_bfloat16", lambda device: native)
     assert resolve("auto", nn.Linear(1000, 500)) == ("bfloat16" if native else "float32")
     assert resolve("auto", nn.Linear(1000, 499, bias=False)) == "float32"
-
-
-# ---- refusals ---------------------------------------------------------------------------------
-
-
-class Poisoned(Toy):
-    """The loss becomes `value` at the 19th batch: step 10, batch 5 of epoch 3."""
-
-    def __init__(self, value):
-        super().__init__()
-        self.calls, self.value = Counter(), value
-
-    def losses(self, batch, carry):
-        losses, carry = super().losses(batch, carry)
-        loss, count = losses["loss"]
-        self.calls["losses"] += self.module.training
-        if self.calls["losses"] == 19:
-            self.before = {k: v.clone() for k, v in self.module.state_dict().items()}
-            loss = loss * self.value
-        return {"loss": (loss, count)}, carry
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_raises_an_error_before_the_update(tmp_path, value):
-    task = Poisoned(value)
-    with pytest.raises(NonFiniteError) as stopped:
-        train(task, options(), tmp_path, progress=False)
-    message = str(stopped.value)
-    assert f"step 11: the loss `loss` is {value} at batch 5 of epoch 3" in message
-    assert f"{tmp_path / 'checkpoints' / 'step-000010'}" in message
-    now = task.module.state_dict()
-    assert all(torch.equal(value, now[name]) for name, value in task.before.items())
-    assert [e["step"] for e in events(tmp_path)] == [4, 6, 8]
