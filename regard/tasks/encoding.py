@@ -451,7 +451,7 @@ class EncoderTask(EmbedsTexts):
     def sample(self, row: Any) -> tuple[Any, str, str]:
         """The input in a row or a record, and how a report shows it and its target."""
         if self._reads_texts:
-            texts = tuple(str(row[name]) for name in inputs.TEXT_NAMES if name in row)
+            texts = tuple(str(row[name] or "") for name in inputs.TEXT_NAMES if name in row)
         else:
             (texts,) = self.checked([row])
         return texts, SEPARATOR.join(texts), self.shown_target(row["label"])

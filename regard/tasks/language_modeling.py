@@ -517,7 +517,7 @@ class TextGenerator(EmbedsTexts):
     def text_ids(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
         """The ids that precede each text of one line, and those of the text with its line's end."""
         first, end = self._before(), self.line_end()
-        return [(first, [*ids, *end]) for ids in self.tokenizer.encode_many(list(texts))]
+        return [(first, [*ids, *end]) for ids in self.tokenizer.encode_many(texts)]
 
     def lambada(self, passages: Sequence[str]) -> list[Score]:
         """Accuracy and perplexity of the last words of passages; see `lambada_scores`."""
@@ -592,7 +592,7 @@ class TextGenerator(EmbedsTexts):
         """
         template = self.tokenizer.template
         first = [number for number, _ in template.single[0]] if template else []
-        encoded = self.tokenizer.encode_many(list(prompts))
+        encoded = self.tokenizer.encode_many(prompts)
         return [[*first, *self._turned(ids)] or self._before() for ids in encoded]
 
     def _turned(self, ids: list[int]) -> list[int]:

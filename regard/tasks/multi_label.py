@@ -369,7 +369,7 @@ def labels_in(field: Any, separator: str, file: str, line: int) -> list[str]:
     items: list[Any] | None = None
     if isinstance(field, list):
         items = field
-    elif (text := field.strip()).startswith("[") and text.endswith("]"):
+    elif (text := (field or "").strip()).startswith("[") and text.endswith("]"):
         with suppress(ValueError):
             items = json.loads(text)
     elif separator or not text:
