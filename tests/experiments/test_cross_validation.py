@@ -175,7 +175,6 @@ def test_data_of_a_first_call_that_failed_can_be_replaced():
     ("options", "said"),
     [
         (dict(folds=1), "`folds` must be at least 2"),
-        (dict(folds=2.0), "`folds` must be a whole number"),
         (dict(folds=True), "`folds` must be a whole number"),
         (dict(folds=21), "one of 21 folds, each of which needs one of the rows, but there are 20"),
         (dict(valid=0.1), "leave out `valid`"),

@@ -370,13 +370,6 @@ def test_a_model_is_loaded_on_the_given_device(model_folders, monkeypatch):
         assert found.is_meta and found.dtype == torch.bfloat16
     quantized = regard.load(plain, quantize="int8").module
     assert {t.device.type for t in quantized.state_dict().values()} == {"cpu"}
-    with pytest.raises(ConfigError, match="int8 weights are for the CPU, but `device` is 'meta'"):
-        regard.load(plain, quantize="int8", device="meta")
-    with pytest.raises(ConfigError, match="There is no device 'gpu' here. .* finds: cpu"):
-        regard.load(plain, device="gpu")
-    if not torch.cuda.is_available():
-        with pytest.raises(ConfigError, match="There is no device 'cuda' here. .* finds: cpu"):
-            regard.load(plain, device="cuda")
 
 
 # ---- memory

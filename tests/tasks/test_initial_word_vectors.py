@@ -14,7 +14,6 @@ import torch
 
 import regard
 from regard.errors import ConfigError, DataError
-from regard.experiments.runs import read_recipe
 
 ROWS = [("a good film", "yes"), ("dull and bad", "no"), ("Good fun", "yes"), ("very bad", "no")] * 6
 VECTORS = {"good": [1.0, 2, -3, 4], "bad": [-1.0, 0, 0.5, 2], "film": [0.1, 0.2, 0.3, 0.4]}
@@ -128,7 +127,6 @@ def test_a_resumed_run_refuses_another_file():
         ({"model": {"d_words": 5}}, "have width 4, but those of BiLSTM 5. Set `d_words`"),
         ({"tokenizer": {"kind": "bpe", "vocab_size": 40}}, 'set kind = "words" in'),
         ({"model": {"name": "elmo"}}, "Elmo has no vectors of words"),
-        ({"word_vectors": None}, "`data.freeze_word_vectors` is for `word_vectors`"),
         ({"word_vectors": "other.txt"}, "has none of the [0-9]+ words of the vocabulary"),
         ({"word_vectors": "missing.txt"}, r"missing\.txt.*does not exist"),
     ],
@@ -142,13 +140,3 @@ def test_unsuitable_word_vectors_and_options_raise_errors(changes, message):
     with pytest.raises((ConfigError, DataError), match=message):
         train(model, **options)
     assert not Path("runs").exists()
-
-
-def test_word_vectors_are_files_of_the_data_but_not_of_examples(tmp_path):
-    Path("r.toml").write_text(
-        'task = "crf-tagging"\n[data]\ntrain = "a.conll"\nword_vectors = "v/glove.txt"\n'
-        '[model]\nname = "bilstm"\n[tokenizer]\nkind = "words"\n[training]\nmax_steps = 1\n'
-    )
-    recipe, examples = read_recipe("r.toml"), str(tmp_path / "a.conll")
-    assert recipe.data.files() == [examples, str(tmp_path / "v/glove.txt")]
-    assert recipe.data.files_of_examples() == [examples]

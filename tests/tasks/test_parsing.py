@@ -54,15 +54,17 @@ def trained(tmp_path_factory):
     return trained_on(path)
 
 
-def tiny(labels=("NP", "S", "S VP"), tags=("D", "N"), **options) -> Parser:
+def tiny() -> Parser:
     """A task with random weights."""
     torch.manual_seed(2)
     tokenizer = train("words", ["a b c d e f g h"], 40)
     tokenizer = tokenizer.with_roles({"cls": "[CLS]", "sep": "[SEP]"})
-    config = Bert.Config(tokenizer.vocab_size, d_model=16, d_ff=16, heads=2, layers=1, **options)
+    config = Bert.Config(tokenizer.vocab_size, d_model=16, d_ff=16, heads=2, layers=1)
     encoder = Bert(config)
-    heads = {"chart": new_head(encoder, "chart", len(labels))}
-    heads |= {"tags": new_head(encoder, "tags", len(tags))} if tags else {}
+    labels, tags = ("NP", "S", "S VP"), ("D", "N")
+    heads = {
+        name: new_head(encoder, name, len(of)) for name, of in (("chart", labels), ("tags", tags))
+    }
     with torch.no_grad():
         for weight in [*encoder.parameters(), *(w for h in heads.values() for w in h.parameters())]:
             weight.add_(torch.randn_like(weight), alpha=0.5)

@@ -22,14 +22,14 @@ TREES = """
 BRACKETS = ["(XX)", "(S", ")S", "(SBAR", ")SBAR", "(NP", ")NP", "(X", ")X"]
 
 
-def tiny(kind=Transformer, **options) -> SequenceParser:
+def tiny(kind=Transformer) -> SequenceParser:
     """A task with random weights."""
     torch.manual_seed(4)
     tokenizer = train("words", ["a b c d e f XX EXXON -LRB- -RRB-"], 40)
     tokenizer = tokenizer.with_special_tokens(BRACKETS)
     sizes = {"encoder_layers": 1, "decoder_layers": 1, "heads": 2, "d_ff": 16}
     known = kind.Config.__dataclass_fields__
-    sizes = {name: value for name, value in (sizes | options).items() if name in known}
+    sizes = {name: value for name, value in sizes.items() if name in known}
     ids = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "bos", "eos")}
     model = kind(kind.Config(tokenizer.vocab_size, d_model=16, **sizes, **ids)).eval()
     return SequenceParser(model, tokenizer, most_open=5)
