@@ -107,26 +107,10 @@ def test_a_pipe_raises_an_error_at_once(tmp_path):
 
 # ---- drawn faults -----------------------------------------------------------------------------
 
-SQUAD = {
-    "data": [
-        {
-            "title": "t",
-            "paragraphs": [
-                {
-                    "context": "one two three",
-                    "qas": [
-                        {
-                            "id": "1",
-                            "question": "q",
-                            "answers": [{"text": "two", "answer_start": 4}],
-                            "is_impossible": False,
-                        }
-                    ],
-                }
-            ],
-        }
-    ]
-}
+ANSWER = {"text": "two", "answer_start": 4}
+QUESTION = {"id": "1", "question": "q", "answers": [ANSWER], "is_impossible": False}
+PARAGRAPH = {"context": "one two three", "qas": [QUESTION]}
+SQUAD = {"data": [{"title": "t", "paragraphs": [PARAGRAPH]}]}
 DREAM = [[["M: a", "W: b"], [{"question": "q", "choice": ["x", "y"], "answer": "y"}], "id1"]]
 CHOICE = {"context": "c", "question": "q", "choices": ["a", "b"], "answer": 1}
 TAGGED = {"words": ["a", "b"], "tags": ["O", "B-X"]}

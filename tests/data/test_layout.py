@@ -60,15 +60,6 @@ def test_pad_inverts_unpad(lengths):
     assert longest == packing.width
 
 
-def test_masks_of_a_batch_and_of_its_first_tokens():
-    padded = Sequences.of([[5, 6, 7], [8]], 0)
-    flat, grid = padded.unpadded(), torch.rand(2, 1, 3, 3) > 0.5
-    assert padded.causal_mask().is_causal and not padded.padding_mask().is_causal
-    assert flat.causal_mask().unpadded.causal and not flat.padding_mask().unpadded.causal
-    for given in (grid, grid[..., :1, :]):
-        assert torch.equal(FirstTokens().mask_of(KeyMask(given)).grid, grid[..., :1, :])
-
-
 @pytest.mark.parametrize("lengths", [[3, 9, 1, 5], [1], [2, 2, 40]])
 def test_what_is_read_of_a_batch_equals_a_loop_with_and_without_padding(lengths):
     texts = [torch.randint(3, 9, (count,)).tolist() for count in lengths]

@@ -17,7 +17,6 @@ from regard.data.splits import (
     stratified_folds,
     stratified_split,
 )
-from regard.errors import ConfigError
 
 SHARES = st.floats(0.05, 0.9)
 
@@ -39,15 +38,6 @@ def test_group_split_never_separates_a_group(groups, share):
     inside = {group for group, one in zip(groups, chosen, strict=True) if one}
     outside = {group for group, one in zip(groups, chosen, strict=True) if not one}
     assert inside and outside and not inside & outside
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_group_split_ends_where_the_share_is_reached_and_leaves_one_group(seed):
-    assert group_split("aabbcc", 1 / 3, seed).sum() == 2  # exactly the share
-    assert group_split("aabbcc", 0.34, seed).sum() == 4
-    assert group_split("abc", 0.99, seed).sum() == 2
-    with pytest.raises(ConfigError, match="all rows belong to one group"):
-        group_split("aaa", 0.5, seed)
 
 
 # ---- folds

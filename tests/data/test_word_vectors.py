@@ -57,11 +57,6 @@ def test_the_vectors_of_words_are_found_in_every_form(tmp_path, form):
     assert "of 7 words" in str(found) and "of width 3, 1 of them" in str(found)
 
 
-def test_a_file_without_any_of_the_words_gives_none(tmp_path):
-    found = read_word_vectors(written(tmp_path, "glove"), ["zebra"])
-    assert found.vectors.shape == (0, 3) and not len(found.ids)
-
-
 def test_a_word_with_spaces_may_stand_first(tmp_path):
     file = tmp_path / "spaces.txt"
     file.write_text("2 2\nnew york 1 2\ncat 3 4\n")

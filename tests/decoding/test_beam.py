@@ -18,7 +18,6 @@ from regard.decoding import (
     MinTokens,
     NoRepeatNGram,
     Power,
-    generate,
 )
 from regard.decoding.beam import _Search
 from regard.decoding.filters import NEG_INF
@@ -162,26 +161,3 @@ def test_the_prompt_counts_for_no_repeat_ngram_and_the_limit():
     model.config.max_length = 3
     with pytest.raises(ConfigError, match="prompt of row 0 has 4 tokens, but this model"):
         Greedy().run(model, prompts)
-
-
-def test_an_empty_batch_has_no_results_and_dropout_is_off_while_decoding():
-    assert generate(Recurrent(), batch([])) == []
-
-    class Trained(Recurrent):
-        training = True
-        modes: list = []
-
-        def eval(self):
-            self.training = False
-
-        def train(self):
-            self.training = True
-
-        def step(self, tokens, state):
-            self.modes.append(self.training)
-            return super().step(tokens, state)
-
-    model = Trained(eos_bias=3.0)
-    generate(model, batch([[3]]), beams=2)
-    generate(model, batch([[3]]))
-    assert model.modes and not any(model.modes) and model.training

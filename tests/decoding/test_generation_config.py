@@ -13,7 +13,6 @@ from regard.decoding import (
     Beam,
     Greedy,
     Sampling,
-    TopK,
     TotalLimit,
     generate,
     load,
@@ -176,12 +175,6 @@ def test_max_length_counts_the_prompt(pair, tmp_path):
             generate(ours, source, short)
 
 
-def test_sampling_without_top_k_takes_the_best_50_as_transformers_does(tmp_path):
-    assert load(written(tmp_path, {"do_sample": True})) == Sampling((TopK(50),))
-    assert load(written(tmp_path, {"do_sample": True, "top_k": 0})) == Sampling()
-    assert with_options(Greedy(), samples=1) == Sampling()  # a user's own word
-
-
 # ------------------------------------------------------------------------------ all fields
 
 
@@ -200,24 +193,6 @@ def test_an_unsupported_field_is_an_error_unless_it_has_no_effect(name, tmp_path
         warnings.simplefilter("error")
         for value in (None, *WITHOUT_EFFECT[name]):
             assert load(written(tmp_path, {name: value})) == Greedy()
-
-
-@pytest.mark.parametrize(
-    ("values", "names", "method"),
-    [
-        ({"temperature": 0.7, "top_p": 0.9}, "temperature, top_p", Greedy()),
-        ({"do_sample": False, "temperature": 0.0, "top_k": 4}, "temperature, top_k", Greedy()),
-        ({"num_beams": 4, "top_k": 4, "min_p": 0.1}, "min_p, top_k", Beam(4)),
-        ({"a_field_of_tomorrow": 3}, "a_field_of_tomorrow", Greedy()),
-    ],
-)
-def test_fields_that_transformers_does_not_read_are_named(values, names, method, tmp_path):
-    with pytest.warns(UserWarning, match=f"{FILE} asks for under {names}: "):
-        assert load(written(tmp_path, values)) == method
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        neutral = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "num_return_sequences": 1}
-        assert load(written(tmp_path, neutral | {"repetition_penalty": 1.0})) == Greedy()
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1,12 +1,10 @@
 """The chunked search for the best continuations against a sort of everything."""
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.decoding import BadWords, ForcedEnd, MinTokens, Renormalize, Suppress
-from regard.decoding.ranking import _forbidden, best_continuations, best_of_topk
+from regard.decoding.ranking import best_continuations, best_of_topk
 from regard.decoding.steps import most_probable
 
 
@@ -56,26 +54,3 @@ def test_the_most_probable_of_equal_tokens_is_the_first_and_nan_gives_nan():
     tokens, log_probs = most_probable(scores)
     assert tokens[:2].tolist() == [1, 0]
     assert log_probs.isnan().tolist() == [False, False, True]
-
-
-SINGLE, FORCED = Suppress((9, 3)), ForcedEnd((2,))
-
-
-@pytest.mark.parametrize(
-    ("filters", "forbidden"),
-    [
-        ((), ()),
-        ((SINGLE, BadWords(((5,), (2,))), FORCED, Renormalize()), (3, 5, 9)),
-        ((Renormalize(), SINGLE), None),  # the others change what was normalized
-        ((BadWords(((5,), (6, 7))),), None),
-        ((ForcedEnd((4,)),), None),
-        ((ForcedEnd((2, 8)),), None),
-        ((FORCED, Suppress((2,))), None),
-        ((Suppress((10,)),), None),  # the vocabulary has 10 tokens
-        ((SINGLE, MinTokens(1)), None),
-    ],
-)
-def test_a_compiled_search_has_the_filters_that_forbid_the_same_tokens_everywhere(
-    filters, forbidden
-):
-    assert _forbidden(filters, (2, 8), 10) == forbidden

@@ -94,15 +94,6 @@ def test_text_is_returned_as_soon_as_it_is_certain(kind):
     assert all(parts[:-1]) and parts[-1] == ""
 
 
-def test_characters_of_several_tokens_are_returned_whole():
-    tokenizer = tokenizer_of("byte-bpe")
-    ids = tokenizer.encode("𝔘").ids
-    assert len(ids) == 4
-    assert assert_parts_join(tokenizer, [], ids) == ["", "", "", "𝔘", ""]
-    assert assert_parts_join(tokenizer, [], ids[:3]) == ["", "", "", "\ufffd"]
-    assert assert_parts_join(tokenizer, [], [*ids[:2], *ids]) == ["", "", "\ufffd", "", "", "𝔘", ""]
-
-
 def test_long_stops_cost_no_more_than_short_ones():
     """Their time is the engine's, for which all requests wait."""
     ids = BYTES.encode("the cat sat " * 300).ids

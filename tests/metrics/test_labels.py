@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, matthews_corrcoef
 
 from regard.metrics import F1, Accuracy, MacroF1, Matthews, MicroRelationF1, RelationF1
-from regard.metrics.labels import glue_average, glue_metrics
+from regard.metrics.labels import glue_average
 
 pairs = st.lists(st.tuples(*[st.sampled_from(["no", "yes", "maybe"])] * 2), min_size=1)
 
@@ -122,16 +122,3 @@ def test_averages_equal_those_of_the_leaderboard(expected):
     assert round(score.value, 1) == expected
     assert score.signature == "tasks:cola,sst2,mrpc,stsb,qqp,mnli,qnli,rte,wnli"
     assert score.count == 9
-
-
-def test_scores_of_a_task_are_averaged():
-    results = []
-    for metric in glue_metrics("mrpc"):
-        metric.add(list("1100"), list("1011"))
-        results.append(metric.result())
-    assert [str(score) for score in results] == [
-        "accuracy = 0.2500 count:4",
-        "F1 = 0.4000 positive:1|count:4",
-    ]
-    average = glue_average({"mrpc": results, "mnli-matched": [0.5]})
-    assert str(average) == "GLUE average = 0.4125 tasks:mrpc,mnli-matched"

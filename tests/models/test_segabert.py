@@ -152,20 +152,6 @@ def tokenizer(tmp_path_factory):
     return made.with_roles({"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"})
 
 
-def test_sentences_are_found_in_tokens_without_capitals(tokenizer):
-    finder = TokenSentences(tokenizer)
-    wanted = [
-        ["dr. smith met j. k. rowling.", "she smiled!", "(really.)"],
-        ["it costs 3.5 euros.", '"why?"', "he left..."],
-        ["no. 5 is alive.", "the u.s. army came at 5 p.m. yesterday."],
-    ]
-    for line, sentences in zip(LINES, wanted, strict=True):
-        ids = tokenizer.encode(line).ids
-        starts = finder.starts(ids)
-        parts = [ids[a:b] for a, b in zip(starts, [*starts[1:], None], strict=True)]
-        assert parts == [tokenizer.encode(sentence).ids for sentence in sentences]
-
-
 def test_indices_count_paragraphs_their_sentences_and_the_tokens_of_these(tokenizer):
     texts = [["She smiled!", "(Really.)"], ["No. 5 is alive."]]
     first, last = tokenizer.cls_id, tokenizer.sep_id

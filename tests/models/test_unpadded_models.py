@@ -135,12 +135,6 @@ def test_the_masked_lm_loss_from_masked_tokens_alone_equals_that_from_all(
         torch.testing.assert_close(some, states, atol=2e-6, rtol=0)
 
 
-def test_a_subset_at_padding_raises_an_error():
-    given = texts(LENGTHS["some"])
-    with pytest.raises(ValueError, match="true at padding"):
-        given.unpadded().layout.subset(~given.keep)
-
-
 def test_only_batches_with_padding_on_a_cpu_are_unpadded():
     model, given = encoder("bert"), texts(LENGTHS["some"])
 

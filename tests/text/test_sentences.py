@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.errors import RegardError
 from regard.text.sentences import sentence_starts
-from regard.text.word_spans import WordSpans, word_spans
+from regard.text.word_spans import word_spans
 
 
 def cut(text):
@@ -29,18 +28,6 @@ def test_sentences_tile_any_text_and_none_is_blank(text):
 def test_the_time_grows_with_the_length_alone(part):
     starts = [start for start, _ in sentence_starts(part * 200_000)]  # quadratic: minutes
     assert starts[0] == 0 and all(one < next for one, next in pairwise(starts))
-
-
-def test_words_of_a_list_and_of_a_splitter_have_their_places():
-    given = WordSpans.of(["a", "", "bcd", "e"])
-    assert given.text == "a  bcd e" and given.words == ("a", "", "bcd", "e")
-    assert WordSpans.of("Don't go.").words == ("Do", "n't", "go", ".")
-    for spans in ([], [(0, 5)], [(0, 1), (1, 5)], [(1, 2), (4, 5)]):
-        assert WordSpans.of("a bcd", lambda _, spans=spans: spans).spans == spans
-    disordered = [[(0, 6)], [(-1, 2)], [(1, 1)], [(0, 2), (1, 3)], [(2, 1)]]
-    for spans in (*disordered, [(0, 1.0)], ["a", "bcd"], [0, 1], [(0, 1, 2)], 3):
-        with pytest.raises(RegardError, match="`splitter` must give .* within the text of 5 char"):
-            WordSpans.of("a bcd", lambda _, spans=spans: spans)
 
 
 @given(st.text())

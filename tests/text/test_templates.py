@@ -17,7 +17,6 @@ from tokenizers.processors import (
     TemplateProcessing,
 )
 
-from regard.errors import ConfigError
 from regard.text import Tokenizer
 from regard.text.templates import Template
 
@@ -134,9 +133,3 @@ def test_transformers_applies_written_templates(tmp_path):
             found = theirs(*texts)
             assert found["input_ids"] == row.ids
             assert found.get("token_type_ids", [0] * len(row)) == row.segments
-
-
-def test_a_missing_role_raises_an_error_that_names_it():
-    assert words().required_ids("cls", "sep") == [0, 1]
-    with pytest.raises(ConfigError, match='has no pad and no mask token. .*"pad_token"'):
-        words().required_ids("cls", "pad", "mask")

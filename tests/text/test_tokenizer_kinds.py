@@ -111,12 +111,6 @@ def test_bpe_and_words_lose_only_white_space(line):
         assert tokenizer.decode(tokenizer.encode(line).ids) == " ".join(words), kind
 
 
-def test_decoding_keeps_the_unknown_token_and_drops_other_special_tokens():
-    tokenizer = trained("words")
-    ids = [1, *tokenizer.encode("the zebra sat").ids, 2, 0, 0]
-    assert tokenizer.decode(ids) == "the <unk> sat"
-
-
 def test_special_tokens_in_a_text_are_plain_unless_read_as_such():
     line = "x</s>y [MASK]"
     plain = text.train("byte-bpe", LINES, 300)
@@ -146,11 +140,6 @@ def test_what_occurs_as_often_as_the_least_frequency_is_a_token(kind):
             tokens = text.train(kind, ["q", *lines[:1] * count], 300, **options).vocab()
             known = any(whole in token.replace("##", "") for token in tokens)
             assert known == (count == least)
-
-
-def test_words_are_ordered_by_frequency_then_alphabet():
-    tokenizer = text.train("words", ["b a c a", "c d"], 7)
-    assert list(tokenizer.vocab()) == ["<pad>", "<s>", "</s>", "<unk>", "a", "c", "b"]
 
 
 PROGRAM = """
@@ -204,13 +193,3 @@ def test_ids_of_a_model_that_has_more_than_its_tokenizer_give_no_text(tmp_path):
     tokenizer.save(tmp_path)
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     assert theirs.decode(ids) == theirs.decode([known, other])
-
-
-def test_labels_show_subwords_without_end_of_word_symbols():
-    tokenizer = text.train("bpe", ["low lower lowest"] * 5, 18)
-    pieces = {tokenizer.token(i): tokenizer.label(i) for i in range(tokenizer.vocab_size)}
-    assert pieces["low</w>" if "low</w>" in pieces else "w</w>"] in ("low", "w")
-    assert pieces["l"] == "l@@"
-    assert pieces["</s>"] == "</s>"
-    words = text.train("words", ["a b"], 6)
-    assert words.label(words.id("a")) == "a"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 
@@ -39,13 +38,3 @@ def test_a_pair_of_tokenizers_is_trained_saved_loaded_and_exported(tmp_path):
         Tokenizer.load(made.path.parent if made.path.is_file() else made.path).for_targets.vocab()
         == target.vocab()
     )
-
-
-def test_a_new_single_tokenizer_replaces_a_pair_in_a_folder(tmp_path):
-    one = Tokenizer.train(["a cat"], kind="words", vocab_size=9)
-    one.targets = Tokenizer.train(["ein hund"], kind="words", vocab_size=9)
-    one.save(tmp_path)
-    assert Tokenizer.load(tmp_path).for_targets.vocab() == one.targets.vocab()
-    one.targets.save(tmp_path)
-    assert Tokenizer.load(tmp_path).targets is None
-    assert json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"]
