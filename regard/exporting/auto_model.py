@@ -9,7 +9,6 @@ the BabyLM challenge) scores these. To generate with them, use this library.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,7 +41,7 @@ class RegardForCausalLM(PreTrainedModel):
         cls, path: Any, *args: Any, config: Any, **options: Any
     ) -> Any:
         """The model of a folder, in float32 on the CPU."""
-        task: Any = load(Path(path), device="cpu")
+        task: Any = load(path, device="cpu")
         return cls(config, task.module).eval()
 
     def forward(

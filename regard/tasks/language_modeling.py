@@ -6,7 +6,7 @@ A model with a state reads the text in parallel streams, from start to end. A mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -37,7 +37,7 @@ from regard.tasks import batching, running_text, stateful_perplexity
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.inputs import checked_texts, warn_if_file
 from regard.tasks.log_likelihoods import causal_log_likelihoods, lambada_scores
-from regard.tasks.task import Predicts, of_training, results_of
+from regard.tasks.task import LogLikelihoods, Predicts, of_training, results_of
 from regard.text import Tokenizer
 from regard.text.templates import Template
 
@@ -76,10 +76,12 @@ class TextGenerator(EmbedsTexts):
         stride: int | None = None,
         **state_options: Unpack[StateFields],
     ):
-        if format == "lines" and tokenizer.eos_id is not None and tokenizer.template is None:
+        self.template = tokenizer.template
+        if format == "lines" and tokenizer.eos_id is not None:
             # By its files, other libraries start a line as this model saw lines start.
-            start = (tokenizer.eos_id,)
-            tokenizer = tokenizer.with_template(Template.around(start, start, ()))
+            start = Template.around((tokenizer.eos_id,), (tokenizer.eos_id,), ())
+            if self.template in (None, start):
+                self.template, tokenizer = None, tokenizer.with_template(start)
         self.module, self.tokenizer = module, tokenizer
         self.method = method or decoding.options(max_tokens=100)
         self.given_format, self.format = format, format or "text"
@@ -405,7 +407,7 @@ class TextGenerator(EmbedsTexts):
                 "texts. Networks do; this model continues texts (generate)."
             )
         config = self.module.config
-        template = self.tokenizer.template or self.module.template(self.tokenizer)
+        template = self.template or self.module.template(self.tokenizer)
         return TextEncoder(
             self.encoder, InputFormat(self.tokenizer, template, self.module.text_limit, config.pad)
         )
@@ -507,9 +509,9 @@ class TextGenerator(EmbedsTexts):
         )
 
     @property
-    def likelihoods_by_kind(self) -> dict[str, Callable[[Sequence[str]], list[float]]]:
+    def likelihoods_by_kind(self) -> dict[str, LogLikelihoods]:
         """Of lines also without their ends; a model that reads backwards starts with the end."""
-        kinds: dict[str, Callable[..., list[float]]] = {"causal": self.log_likelihoods}
+        kinds: dict[str, LogLikelihoods] = {"causal": self.log_likelihoods}
         if self.line_end() and not self.module.reads_backward:
             kinds["causal-without-line-end"] = partial(self.log_likelihoods, line_end=False)
         return kinds
@@ -590,7 +592,7 @@ class TextGenerator(EmbedsTexts):
         """Ids of the prompts, with the first tokens of the tokenizer's template, if it has one; for
         an empty prompt what precedes any line of the text.
         """
-        template = self.tokenizer.template
+        template = self.template
         first = [number for number, _ in template.single[0]] if template else []
         encoded = self.tokenizer.encode_many(prompts)
         return [[*first, *self._turned(ids)] or self._before() for ids in encoded]

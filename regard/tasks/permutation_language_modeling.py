@@ -17,7 +17,7 @@ the beginning (section 3.1, bidirectional data).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -38,6 +38,7 @@ from regard.tasks.inputs import checked_texts
 from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.log_likelihoods import query_stream_log_likelihoods
 from regard.tasks.sections import TokenizerSection, differing
+from regard.tasks.task import LogLikelihoods
 from regard.text import Tokenizer
 
 
@@ -368,7 +369,7 @@ class PermutationLanguageModel(TextGenerator):
         return query_stream_log_likelihoods(self.module, rows, scored)
 
     @property
-    def likelihoods_by_kind(self) -> dict[str, Callable[[Sequence[str]], list[float]]]:
+    def likelihoods_by_kind(self) -> dict[str, LogLikelihoods]:
         """Also the pseudo ones."""
         return {**super().likelihoods_by_kind, "pseudo": self.pseudo_log_likelihoods}
 

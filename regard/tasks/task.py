@@ -114,6 +114,7 @@ class EmbedOptions(VectorFields, total=False):
 Item = TypeVar("Item", contravariant=True)
 Result = TypeVar("Result")
 Predicted = TypeVar("Predicted")
+LogLikelihoods = Callable[[Sequence[str]], list[float]]  # of sentences, in nats
 TextOrPair = str | tuple[str, ...]
 Proba = Literal[True]
 
@@ -334,7 +335,7 @@ class Methods:
         self._not_supported("log_likelihoods")
 
     @property
-    def likelihoods_by_kind(self) -> dict[str, Callable[[Sequence[str]], list[float]]]:
+    def likelihoods_by_kind(self) -> dict[str, LogLikelihoods]:
         """The ways in which it gives the log-likelihoods of sentences, the usual one first."""
         return {"pseudo": self.log_likelihoods}
 

@@ -181,7 +181,7 @@ def test_data_of_a_first_call_that_failed_can_be_replaced():
         (dict(data={"valid": 0.1}), "leave out `valid`"),
         (dict(out=3), "`out` must be the path of a folder"),
         (dict(stratified=True, group="label"), "cannot be combined"),
-        (dict(train=FRAME.assign(label=None)), "field 'label' must be text, but is missing"),
+        (dict(train=FRAME.assign(label=None)), "the label is empty"),
     ],
 )
 def test_errors_name_the_option(options, said):

@@ -10,9 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from letter_folders import bert, transformers
+from letter_folders import bert, byte_level, transformers
 from recipe_files import planned, until_learned, written
-from tiny_folders import folder as tiny
 
 import regard
 from regard.data.encoder_inputs import WordWindows
@@ -72,8 +71,8 @@ def test_tags_and_probabilities_equal_those_of_transformers(folder):
 
 
 def test_byte_level_models_give_the_tags_of_transformers(tmp_path):
-    for family in ("roberta", "gpt2"):
-        folder = tiny(tmp_path / family, family, "ForTokenClassification", **NAMED)
+    for family in ("Roberta", "GPT2"):
+        folder = byte_level(tmp_path / family, family, "TokenClassification", **NAMED)
         task = regard.load(folder)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, add_prefix_space=True)
         model = transformers.AutoModelForTokenClassification.from_pretrained(folder).eval()
