@@ -85,7 +85,7 @@ def recipe_template(task: str) -> str:
     Raises:
         ConfigError: there is no such task, or it cannot be trained.
     """
-    check_choice("task", task, trained_tasks())
+    check_choice("task", task_class(task).name, trained_tasks())
     preset = _preset_options(task)
     schema = schema_of(parse(to_toml(preset)))
     head = (

@@ -65,7 +65,7 @@ class ModelWrapper(Generic[M]):
 class GeneratorWrapper(ModelWrapper[Generator[S]], Generator[S]):  # type: ignore[override]
     """A generator that wraps another; a subclass overrides what it computes faster."""
 
-    extras, head, first_token = Wrapped(), Wrapped(), Wrapped()
+    extras, check_extra, head, first_token = Wrapped(), Wrapped(), Wrapped(), Wrapped()
     empty, prefill, read, step, search = Wrapped(), Wrapped(), Wrapped(), Wrapped(), Wrapped()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ def test_the_objective_is_the_published_one_and_its_gradient_too():
     """Cross-entropy + alpha mean(dropped^2) + beta mean((h_t - h_t+1)^2), in float64."""
     torch.manual_seed(1)
     model = AwdLstm(AwdLstmConfig(vocab_size=9, d_model=4, d_hidden=6, layers=2)).double().train()
-    task = TextGenerator(model, None)  # no tokenizer is read
+    task = TextGenerator(model, SimpleNamespace(template=None))  # nothing else of it is read
     options = {"activation_regularization": 2.0, "temporal_activation_regularization": 1.0}
     task.auxiliary_losses = LMObjective(**options).losses(model)
     ids = torch.randint(9, (3, 8))

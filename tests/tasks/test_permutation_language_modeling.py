@@ -6,6 +6,7 @@ Tests of `regard.tasks.log_likelihoods`, too.
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -127,7 +128,7 @@ def test_losses_over_remembered_segments_equal_those_of_transformers(reuse):
     theirs = transformers.XLNetLMHeadModel(transformers.XLNetConfig(**config | {"bi_data": True}))
     theirs.load_state_dict(tensors, strict=False)
     theirs.tie_weights()
-    task = PermutationLanguageModel(ours, None)
+    task = PermutationLanguageModel(ours, SimpleNamespace(template=None))
     epoch, carry, mems = streams(reuse=reuse).epoch(0), None, None
     for batch in (epoch[index] for index in range(3)):
         losses, carry = task.losses(batch, carry)

@@ -240,7 +240,7 @@ def test_a_comparison_shows_each_model_with_its_own_tokens(input_format, tmp_pat
     assert alone.parts[0].parts[0].weights == attention.plot(layer=2).mean(2).weights
     for suffix in ("png", "svg", "txt"):
         assert both.save(tmp_path / f"two.{suffix}").stat().st_size > 1000
-    with pytest.raises(ConfigError, match=r"`layer` must be one of \[1, 2, 3\], but is 4"):
+    with pytest.raises(ConfigError, match=r"`layer` must be one of 1, 2, 3, but is 4"):
         attention_comparison({"two": other, "one": attention}, [4])
 
 
