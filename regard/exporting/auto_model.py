@@ -3,8 +3,8 @@
 AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
 
 opens the folder of an LSTM or of a Transformer-XL: the folder names these classes, and this library
-must be installed. So whatever scores models of `transformers` (lm-eval, the evaluation pipeline of
-the BabyLM challenge) scores these. To generate with them, use this library.
+must be installed. So the evaluation pipeline of the BabyLM challenge scores these. To generate with
+them, use this library.
 """
 
 from __future__ import annotations
