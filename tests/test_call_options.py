@@ -8,9 +8,16 @@ import pytest
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from regard.call_options import DecodingFields, DecodingOptions, LanguageFields, VectorFields
+from regard.call_options import (
+    DecodingFields,
+    DecodingOptions,
+    LanguageFields,
+    PerplexityFields,
+    VectorFields,
+)
 from regard.cli import app
 from regard.serving.requests import Embed, Translate
+from regard.tasks.running_text import PerplexitySection
 from regard.tasks.sections import DecodingSection
 from regard.tasks.task import EmbedOptions
 
@@ -20,8 +27,9 @@ PLACES = {
     DecodingFields: (DecodingOptions, (DecodingSection, Translate), "translate"),
     LanguageFields: (DecodingOptions, (Translate,), "translate"),
     VectorFields: (EmbedOptions, (Embed,), "embed"),
+    PerplexityFields: (PerplexityFields, (PerplexitySection,), "evaluate"),
 }
-OPTIONS = [(kind, name) for kind in PLACES for name in kind.__annotations__]
+OPTIONS = [(kind, name) for kind in PLACES for name in get_type_hints(kind)]
 VALUES = (0, -1, 1, 128, 2**31, 0.0, 0.5, 1.5, -31.0, 1e7, True, "never", "word", "x", [1], [0.5])
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import random
 import re
 import tomllib
@@ -446,25 +444,6 @@ def test_recipes_that_are_too_large_or_too_deep_are_errors(tmp_path, content, to
     with pytest.raises(RegardError) as refused:
         recipe.read(path).check(TranslationRecipe)
     assert told in str(refused.value)
-
-
-def test_a_recipe_that_is_a_pipe_raises_an_error_at_once(tmp_path):
-    os.mkfifo(tmp_path / "r.toml")
-    with pytest.raises(DataError, match=r"r\.toml: must be a file, but is"):
-        recipe.read(tmp_path / "r.toml")
-
-
-def test_a_changed_record_of_a_run_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text("a b c d\n" * 20)
-    Path("r.toml").write_text(TINY)
-    folder = runs.train("r.toml", out="run", progress=False).folder
-    whole = (folder / "recipe.toml").read_text()
-    for wrong in ("[run]\ndata = 3\n", '[run.data]\n"text.txt" = 3\n'):
-        (folder / "recipe.toml").write_text(whole.partition("[run]")[0] + wrong)
-        with pytest.raises(ConfigError, match=r"recipe\.toml: `run\.data"):
-            runs.resume(folder, progress=False)
-    json.loads((folder / "result.json").read_text())
 
 
 def test_a_name_after_other_letters_is_no_misspelling():

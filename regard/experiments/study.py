@@ -49,6 +49,8 @@ from regard.training.metrics_log import read_events
 from regard.training.options import DefaultEpochs
 
 BUDGET = ("tokens", "epochs", "max_steps")
+# Options of [data] that make batches: without effect on how much is read, unless steps are counted.
+BATCHING = ("batch_size", "max_tokens_per_batch", "sequence_length")
 HINT = "Make them equal, for all recipes at once with name=value."
 MAX_DIFFERENCES = 12  # in one message
 SHARED = ("task", "data", "tokenizer", "decoding", "answers", "evaluation")
@@ -67,7 +69,9 @@ def conditions_of(recipe: Any, checksums: dict[str, str]) -> dict[str, Any]:
     budget = {name: getattr(options, name) for name in BUDGET if getattr(options, name)}
     if "max_steps" in budget:
         budget["batches a step"] = options.gradient_accumulation_steps
-    shared["data"] = _by_content(shared["data"], checksums)
+    data = _by_content(shared["data"], checksums)
+    batching = () if "max_steps" in budget else BATCHING
+    shared["data"] = {name: value for name, value in data.items() if name not in batching}
     score_options = task_class(recipe.task).score_options
     scored = {name: reduce(getitem, name.split("."), whole) for name in score_options}
     return {**shared, **scored, "budget": budget, "validation": asdict(options.validation)}

@@ -230,8 +230,6 @@ __all__ = ["LogUniform", "Uniform", "sweep", "sweep_file"]
 STRATEGIES = ("grid", "random", "tpe", "successive-halving")
 DEFAULT_TRIALS = 16  # if `trials` is not given
 PROBES = (0.5, 1.5)  # an option that takes one of them takes numbers that are not whole
-# Options of [data] that make batches. They may be swept over: all trials read equally many tokens.
-BATCHING = ("batch_size", "max_tokens_per_batch")
 HINT = (
     "All trials must have these in common: do not sweep over them (`param_space`, --param-space)."
 )
@@ -436,8 +434,6 @@ class SweepPlan:
             with self._naming(number, values):
                 trial = recipe_options.read_recipe(path, [*overrides, *_texts(values)])
             both = {"the recipe": shared, _name(number): conditions_of(trial, checksums)}
-            if "max_steps" not in shared["budget"]:  # with steps, larger batches read more
-                both = {name: _without_batching(conditions) for name, conditions in both.items()}
             check_equal(both, HINT)
         return shared
 
@@ -513,9 +509,3 @@ class SweepPlan:
 def _name(number: int) -> str:
     """The name of a trial, whose number is from 0."""
     return f"trial-{number + 1:02}"
-
-
-def _without_batching(conditions: Mapping[str, Any]) -> dict[str, Any]:
-    """The conditions that all trials must share whose budget is not in steps."""
-    data = {name: value for name, value in conditions["data"].items() if name not in BATCHING}
-    return {**conditions, "data": data}

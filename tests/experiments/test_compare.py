@@ -194,7 +194,6 @@ def test_a_failed_run_raises_an_error_that_names_it(recipes, tmp_path):
     [
         (dict(training=dict(tokens=500)), "budget.tokens: 600 in lstm, 500 in transformer"),
         (dict(tokenizer=dict(vocab_size=11)), "tokenizer.vocab_size: 12 in lstm, 11 in transf"),
-        (dict(data=dict(max_tokens_per_batch=32)), "data.max_tokens_per_batch: 64 in lstm, 32 in"),
         (dict(training=dict(validation=dict(eval_steps=5))), "validation.eval_steps: 4 in lstm, 5"),
         (dict(data=dict(test=["valid.tsv"])), "data.test: ['sha256:"),
         (dict(decoding=dict(beams=2)), "decoding.beams: None in lstm, 2 in"),

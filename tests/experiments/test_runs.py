@@ -258,11 +258,6 @@ def test_a_device_that_is_not_here_is_an_error_and_nothing_is_written(verb):
 def test_the_device_is_no_part_of_a_run():
     run = regard.train(**CLASSIFIER, device="cpu", out="a")
     assert "device =" not in (run.folder / "recipe.toml").read_text()
-    other = regard.train(**CLASSIFIER, out="b")
-    one, two = (Path(f"{name}/model/model.safetensors").read_bytes() for name in "ab")
-    assert other.scores == run.scores
-    if not torch.cuda.is_available():
-        assert one == two
     assert regard.resume("a", device="cpu", progress=False).result == run.result
 
 

@@ -24,7 +24,6 @@ from regard.cli import app
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments import runs
 from regard.experiments.compare import compare
-from regard.recipe import plain_name
 from regard.training.callbacks import read_result
 from regard.training.checkpointing import checked_checkpoint
 from regard.training.interrupt import Paused
@@ -267,18 +266,6 @@ def test_a_name_outside_of_the_folder_of_runs_raises_an_error(
     assert [path.name for path in tmp_path.iterdir()] == ["r.toml"]
 
 
-def test_a_recipe_whose_file_name_is_no_folder_name_raises_an_error(whole, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    written(tmp_path / "a\\b.toml", RECIPE, dict(name=None))
-    with pytest.raises(ConfigError, match="Or set `name` in it"):
-        runs.train("a\\b.toml", progress=False)
-
-
-def test_plain_name_returns_ordinary_names_unchanged():
-    for name in ("", "small", "Große Läufe 2", ".hidden", "a.b", "a" * 255):
-        assert plain_name(name) == name
-
-
 # ---- moved data -------------------------------------------------------------------------------
 
 
@@ -430,11 +417,3 @@ def test_a_folder_that_holds_a_model_takes_no_run(workdir, start):
     with pytest.raises(ConfigError, match="start holds a model"):
         start(out="start", progress=False, **OPTIONS)
     assert {path: path.stat().st_mtime_ns for path in Path("start").rglob("*")} == before
-
-
-def test_a_folder_whose_name_is_not_utf8_takes_a_run(workdir):
-    out = os.fsdecode(b"caf\xe9")
-    with pytest.raises(Paused):
-        regard.train(out=out, stop_after_fraction=0.5, progress=False, **OPTIONS)
-    run = regard.resume(out, progress=False)
-    assert regard.load(out).predict("a text") == run.model.predict("a text")
