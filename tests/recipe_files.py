@@ -29,6 +29,14 @@ def written(path: str | Path, *tables: Tables) -> Path:
     return Path(path)
 
 
+def with_documents(folder: Path, monkeypatch: Any, documents: list[str], *recipe: Any) -> Path:
+    """The folder, which has documents in text.txt and a recipe; tests run in it."""
+    (folder / "text.txt").write_text("\n\n".join(documents))
+    monkeypatch.chdir(folder)
+    written(*recipe)
+    return folder
+
+
 def until_learned(task: str, file: str, steps: int, learning_rate: float, **data: Any) -> Tables:
     """A recipe that learns one file by heart, which is its validation and test data, too."""
     return dict(

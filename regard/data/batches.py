@@ -22,6 +22,7 @@ from torch import Tensor
 from regard.ops import KeyMask, SequenceOffsets, UnpaddedMask
 
 MULTIPLE = 16  # of tokens: oneDNN compiles a kernel for each new size, so there should be few
+Losses = dict[str, tuple[Tensor, int]]  # of a batch: the sum over its items, and their number
 
 
 class TokenSubset(Protocol):

@@ -18,7 +18,7 @@ from regard.decoding.steps import eos_tokens
 from regard.decoding.streaming import GeneratedText, text_of
 from regard.errors import ConfigError, TextError
 from regard.serving.models import Continued, generation_of
-from regard.serving.requests import Chat, Completion, OpenAIEmbedding, Sampled
+from regard.serving.requests import Chat, Completion, Fields, OpenAIEmbedding, Sampled
 from regard.serving.work import NUMBER, Piece, Work, check_answer_size, most_generated, tokens_of
 from regard.tasks.batching import decode_in_order
 from regard.tasks.embedder import EmbedsTexts, VectorBatches
@@ -96,14 +96,14 @@ def continues_texts(task: Task) -> bool:
     return isinstance(task, TextGenerator) and not task.module.reads_backward
 
 
-def decoding_options(request: Sampled) -> dict[str, Any]:
+def decoding_options(request: Sampled) -> Fields:
     """How to decode, by the names of the library; the model's own way where nothing says it. Of no
     tokens, a completion's method has one.
 
     Raises:
         ConfigError: several samples of one text are asked for.
     """
-    named: dict[str, Any] = {} if request.limit is None else {"max_tokens": request.limit or 1}
+    named: Fields = {} if request.limit is None else {"max_tokens": request.limit or 1}
     if request.temperature == 0:
         if request.n > 1:
             raise ConfigError(
@@ -196,7 +196,7 @@ class Body:
     prefix: ClassVar[str]
     kind: ClassVar[str]  # of a chunk
 
-    def of(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    def of(self, choices: list[Fields], **more: Any) -> Fields:
         """The body with these choices."""
         return {
             "id": f"{self.prefix}-{self.id}",
@@ -207,7 +207,7 @@ class Body:
             **more,
         }
 
-    def end(self, results: Sequence[Completed]) -> dict[str, Any] | None:
+    def end(self, results: Sequence[Completed]) -> Fields | None:
         """The last chunk of a stream, which counts tokens, where it is asked for."""
         options = self.request.stream_options
         if options is None or not options.include_usage:
@@ -237,19 +237,19 @@ class CompletionBody(Body):
     prefix = "cmpl"
     kind = "text_completion"
 
-    def whole(self, results: Sequence[Completed]) -> dict[str, Any]:
+    def whole(self, results: Sequence[Completed]) -> Fields:
         """With all choices."""
         numbers = [(one, number) for one in results for number in range(self.request.n)]
         choices = [self._choice(*both) | {"index": at} for at, both in enumerate(numbers)]
         return self.of(choices, usage=self.usage(results))
 
-    def chunk(self, prompt: int, row: int, piece: str, reason: str | None) -> dict[str, Any]:
+    def chunk(self, prompt: int, row: int, piece: str, reason: str | None) -> Fields:
         """With what is new of one choice."""
         index = prompt * self.request.n + row
         choice = {"text": piece, "index": index, "finish_reason": reason, "logprobs": None}
         return self.of([choice])
 
-    def _choice(self, completed: Completed, number: int) -> dict[str, Any]:
+    def _choice(self, completed: Completed, number: int) -> Fields:
         """One completion of a prompt."""
         echo, text = self.request.echo, completed.texts[number] if completed.texts else None
         before = self.task.tokenizer.decode(completed.prompt) if echo else ""
@@ -289,7 +289,7 @@ def _log_probs_body(
     pieces: Sequence[str],
     scored: TokenLogProbs,
     echo: bool,
-) -> dict[str, Any]:
+) -> Fields:
     """The log-probabilities of tokens, of which `pieces` are the texts, as OpenAI names them."""
     first: list[None] = [None] if echo else []  # nothing precedes the first token of a prompt
     offsets = [*accumulate(map(len, pieces), initial=0)]
@@ -385,7 +385,7 @@ class ChatBody(Body):
     prefix = "chatcmpl"
     kind = "chat.completion.chunk"
 
-    def whole(self, results: Sequence[Completed]) -> dict[str, Any]:
+    def whole(self, results: Sequence[Completed]) -> Fields:
         """With all choices."""
         choices = [
             {
@@ -397,7 +397,7 @@ class ChatBody(Body):
         ]
         return self.of(choices, usage=self.usage(results), object="chat.completion")
 
-    def chunk(self, prompt: int, row: int, piece: str, reason: str | None) -> dict[str, Any]:
+    def chunk(self, prompt: int, row: int, piece: str, reason: str | None) -> Fields:
         """With what is new of one reply; its first chunk has the role."""
         role = {} if row in self.started else {"role": "assistant"}
         self.started.add(row)
@@ -435,7 +435,7 @@ def embeddings(served: ServedModel, request: OpenAIEmbedding) -> Work:
         lengths = [len(ids) for ids in encoded.inputs]
         return list(zip(embedder.vectors(encoded), lengths, strict=True))
 
-    def render(results: list[tuple[Any, int]]) -> dict[str, Any]:
+    def render(results: list[tuple[Any, int]]) -> Fields:
         coded = request.encoding_format == "base64"
         data = [
             {

@@ -15,6 +15,7 @@ from regard.errors import ConfigError
 from regard.serving.problems import Problem
 from regard.suggest import nearest
 
+Fields = dict[str, Any]  # by name: what a request asks for, or what an answer has
 Count = Annotated[int, Field(ge=1)]
 Outputs = Annotated[int, Field(ge=1, le=128)]  # of one text: they take memory and time together
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -39,7 +40,7 @@ class RequestFields(BaseModel):
         protected_namespaces=(),
         use_attribute_docstrings=True,
     )
-    own_names: ClassVar[Callable[[dict[str, Any]], dict[str, Any]]] = dict
+    own_names: ClassVar[Callable[[Fields], Fields]] = dict
     """From the fields of a body to fields with our names."""
 
     @model_validator(mode="before")
@@ -92,9 +93,16 @@ class Request(RequestFields):
         items = getattr(self, self.ITEMS)
         return [items] if self.one else items
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Fields:
         """The other fields, by the names of the task's method."""
         return self.model_dump(exclude={"model", self.ITEMS, self.BESIDE}, exclude_none=True)
+
+
+class WithLimit(Request):
+    """Inputs that may be too long."""
+
+    too_long: TooLong = "error"
+    """Inputs beyond the model's limit."""
 
 
 class Texts(Request):
@@ -123,7 +131,7 @@ class Tokenize(Request):
             raise ConfigError("Give one of `texts` and `prompt`.")
         return super().items() if self.prompt is None else [self.prompt]
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Fields:
         """None: no field changes what is computed."""
         return {}
 
@@ -132,11 +140,8 @@ class ScoreTexts(Texts):
     """Log-likelihoods of texts, in nats."""
 
 
-class TextsWithLimit(Texts):
+class TextsWithLimit(Texts, WithLimit):
     """Texts that may be too long."""
-
-    too_long: TooLong = "error"
-    """Texts beyond the model's limit."""
 
 
 class Embed(with_fields(TextsWithLimit, VectorFields)):  # type: ignore[misc]
@@ -145,7 +150,7 @@ class Embed(with_fields(TextsWithLimit, VectorFields)):  # type: ignore[misc]
     own_names = habit_names.embedding
 
 
-class Search(Request):
+class Search(WithLimit):
     """The texts of an index, or of the request, that are most similar to a query."""
 
     ITEMS: ClassVar[str] = "query"
@@ -156,14 +161,12 @@ class Search(Request):
     """What is searched; without them the index that is served."""
     top_k: Annotated[int, Field(ge=1, le=1000)] = 10
     """How many texts are found."""
-    too_long: TooLong = "error"
-    """Texts beyond the model's limit."""
 
 
 class TextsOrPairs(Request):
     """Texts, or pairs of texts."""
 
-    texts: str | dict[str, Any] | Listed[str | Listed[Any] | dict[str, Any]]
+    texts: str | Fields | Listed[str | Listed[Any] | Fields]
     """One input, or a list of them: a text; a list such as a pair of texts; an object."""
 
     def items(self) -> list[Any]:
@@ -171,11 +174,8 @@ class TextsOrPairs(Request):
         return [tuple(text) if isinstance(text, list) else text for text in super().items()]
 
 
-class Predict(TextsOrPairs):
+class Predict(TextsOrPairs, WithLimit):
     """The prediction of any task that does not generate text."""
-
-    too_long: TooLong = "error"
-    """Texts beyond the model's limit."""
 
 
 class ClassifyTexts(Predict):
@@ -197,7 +197,7 @@ class ParseTexts(Words):
     """Constituency trees of sentences."""
 
 
-class Answer(Request):
+class Answer(WithLimit):
     """Answers to questions from contexts."""
 
     ITEMS: ClassVar[str] = "question"
@@ -209,8 +209,6 @@ class Answer(Request):
     """Where the answer is: one for all questions, or as many as questions."""
     n_best: Annotated[int, Field(ge=1, le=100)] = 1
     """How many passages to give with each answer."""
-    too_long: TooLong = "error"
-    """Questions beyond the model's limit."""
 
     def items(self) -> list[Any]:
         """Pairs of question and context."""
@@ -234,15 +232,13 @@ class ChoiceQuestionFields(RequestFields):
     choices: Annotated[Listed[str], Field(min_length=1)]
 
 
-class Choose(Request):
+class Choose(WithLimit):
     """The best of several choices."""
 
     ITEMS: ClassVar[str] = "questions"
 
     questions: ChoiceQuestionFields | Listed[ChoiceQuestionFields]
     """One question, or a list of them."""
-    too_long: TooLong = "error"
-    """Questions beyond the model's limit."""
 
     def items(self) -> list[Any]:
         """Questions as mappings."""
@@ -410,9 +406,9 @@ class Chat(Sampled):
 
     messages: Annotated[Listed[Message], Field(min_length=1)]
     """The turns before the reply."""
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Count | None = None
     """The most tokens to generate. Not given: 40 in dialogues, what fits after a chat's prompt."""
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Count | None = None
     """Another name of `max_tokens`."""
     logprobs: Literal[False] | None = None
     """Accepted where it changes nothing."""

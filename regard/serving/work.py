@@ -25,11 +25,11 @@ from regard import decoding
 from regard.data.text_chunks import is_blank
 from regard.errors import ConfigError, TextError
 from regard.serving.problems import Problem
-from regard.serving.requests import Decoding, Request, Search, Tokenize
+from regard.serving.requests import Decoding, Fields, Request, Search, Tokenize
 from regard.tasks.inputs import is_single
 
 if TYPE_CHECKING:
-    from regard.decoding.steps import Hypothesis
+    from regard.decoding.steps import Hypotheses
     from regard.serving.models import Continued, Generation, ServedModel
     from regard.tasks.captioning import Captioner
     from regard.tasks.embedder import EmbedsTexts
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 
 _IMAGE_HINT = "Give the bytes of a PNG or JPEG file in base64."
-Call = Callable[["Task", list[Any], dict[str, Any]], Sequence[Any]]
+Call = Callable[["Task", list[Any], Fields], Sequence[Any]]
 
 
-def predict(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def predict(task: Task, items: list[Any], options: Fields) -> list[Any]:
     """The prediction for each item, as `regard predict --json` prints it.
 
     Raises:
@@ -56,7 +56,7 @@ def predict(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     return [{"text": str(prediction), **prediction.values()} for prediction in predictions]
 
 
-def decode(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def decode(task: Task, items: list[Any], options: Fields) -> list[Any]:
     """The hypotheses of each text, as `regard predict --json` prints them."""
     return _with_texts(task, items, task.hypotheses(items, **options))
 
@@ -75,7 +75,7 @@ def continuations(
     return _with_texts(task, [item.source for item in items], hypotheses)
 
 
-def _with_texts(task: Task, items: list[Any], decoded: list[list[Hypothesis]]) -> list[Any]:
+def _with_texts(task: Task, items: list[Any], decoded: Hypotheses) -> list[Any]:
     from regard.decoding.steps import values_of
 
     return [
@@ -84,7 +84,7 @@ def _with_texts(task: Task, items: list[Any], decoded: list[list[Hypothesis]]) -
     ]
 
 
-def embed(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def embed(task: Task, items: list[Any], options: Fields) -> list[Any]:
     """The vector of each text, or those of its words or tokens, with their labels."""
     vectors = task.embed(items, **options)
     if options.get("granularity", "sentence") == "sentence":
@@ -92,28 +92,28 @@ def embed(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     return [{"labels": list(of_text.labels), "vectors": of_text} for of_text in vectors]
 
 
-def search(searched: Task | SearchIndex, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def search(searched: Task | SearchIndex, items: list[Any], options: Fields) -> list[Any]:
     """The best texts for each query, as `regard search --json` prints them."""
     several = searched.search(items, **options)
     return [[asdict(match) for match in matches] for matches in several]
 
 
-def fill(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def fill(task: Task, items: list[Any], options: Fields) -> list[Any]:
     """Each text with its masks filled, and the candidates for each mask."""
     return [filled.values() for filled in task.fill(items, **options)]
 
 
-def parse(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def parse(task: Task, items: list[Any], options: Fields) -> list[Any]:
     """The tree of each sentence."""
     return [{"tree": str(tree)} for tree in task.parse(items, **options)]
 
 
-def score(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def score(task: Task, items: list[Any], options: Fields) -> list[Any]:
     """log p of each text, in nats."""
     return [{"log_likelihood": nats} for nats in task.log_likelihoods(items, **options)]
 
 
-def attention_weights(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def attention_weights(task: Task, items: list[Any], options: Fields) -> list[Any]:
     """The attention of each text, as `regard look --json` prints it."""
     weights = []
     for index, item in enumerate(items):
@@ -131,7 +131,7 @@ def _attention(
     layer: int | None = None,
     head: int | None = None,
     tokens: bool = False,
-) -> dict[str, Any]:
+) -> Fields:
     from regard.visual.attention_record import attention_of_text, mean_weights
 
     record, answer = attention_of_text(task, item)
@@ -139,13 +139,13 @@ def _attention(
     return {"source": item, "answer": answer, **mean_weights(heads, kind, layer, head)[1]}
 
 
-def caption(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def caption(task: Task, items: list[Any], options: Fields) -> list[Any]:
     """The hypotheses for each image, given as the bytes of a file in base64."""
     with _files(items) as names, _without_names():
         return decode(task, names, options)
 
 
-def regions_of(task: Task, items: list[Any], options: dict[str, Any]) -> Iterator[AttendedRegions]:
+def regions_of(task: Task, items: list[Any], options: Fields) -> Iterator[AttendedRegions]:
     """The caption of each image, and where each of its words looked."""
     from regard.visual.image_regions import attended_regions
 
@@ -156,7 +156,7 @@ def regions_of(task: Task, items: list[Any], options: dict[str, Any]) -> Iterato
             yield regions
 
 
-def region_weights(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def region_weights(task: Task, items: list[Any], options: Fields) -> list[Any]:
     """The same as numbers, as `regard look --regions --json` prints it."""
     return [
         {"answer": image.title, "words": list(image.words), "weights": image.weights.tolist()}
@@ -197,7 +197,7 @@ def _files(images: Sequence[str]) -> Iterator[list[str]]:
         yield names
 
 
-def tokens_of_texts(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def tokens_of_texts(task: Task, items: list[Any], options: Fields) -> list[Any]:
     """The tokens of each text, without those that a model adds, and where each stands in it."""
     tokens = []
     for text in items:
@@ -291,7 +291,7 @@ def work_maker(call: Call) -> Callable[[ServedModel, Request], Work]:
                 return call(task, several, options)
             return continuations(task, several, options.get("stop"))
 
-        def render(results: list[Any]) -> dict[str, Any]:
+        def render(results: list[Any]) -> Fields:
             answer = {"result": results[0]} if request.one else {"results": results}
             return {"model": served.name, **answer}
 
@@ -319,7 +319,7 @@ def search_work(served: ServedModel, request: Search) -> Work:
     elif searched is None:
         raise ConfigError("`texts` is missing, and there is no index (--index FOLDER).")
 
-    def best(task: Task, queries: list[Any], options: dict[str, Any]) -> Sequence[Any]:
+    def best(task: Task, queries: list[Any], options: Fields) -> Sequence[Any]:
         return search(searched or task, queries, options)
 
     return work_maker(best)(served, request)
@@ -336,7 +336,7 @@ def tokenize(served: ServedModel, request: Tokenize) -> Work:
         return work
     roles, id_of = served.task.tokenizer.roles, served.task.tokenizer.id
 
-    def render(results: list[Any]) -> dict[str, Any]:
+    def render(results: list[Any]) -> Fields:
         # Clients of vLLM ask so for the ids of the tokens that `/tokenizer_info` names.
         ids = [id_of(prompt)] if prompt in roles.values() else results[0]["ids"]
         return {"count": len(ids), "tokens": ids}

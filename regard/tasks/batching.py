@@ -35,7 +35,7 @@ from regard.data.encoder_inputs import InputArrays
 from regard.data.sampler import PaddedBatches
 from regard.decoding.beam import Beam
 from regard.decoding.loop import Greedy
-from regard.decoding.steps import Hypothesis, NonFiniteStep, evaluating
+from regard.decoding.steps import Hypotheses, Hypothesis, NonFiniteStep, evaluating
 from regard.errors import ConfigError, RegardError, TextError, TextTooLong, warn
 from regard.layers.quantized import QuantizedLinear
 from regard.models.protocols import Encoder, Generator, Model
@@ -186,7 +186,6 @@ os.register_at_fork(after_in_child=_pool.cache_clear)
 
 Made = TypeVar("Made")
 TooLong = Literal["error", "truncate"]
-BatchHypotheses = list[list[Hypothesis]]
 Watcher = Callable[[Sequence[Any]], Iterator[Any]]
 TOKENS_AT_ONCE = {"cpu": 2560}  # source tokens times hypotheses of a batch: what caches hold
 ELSEWHERE = 8192  # on other devices
@@ -298,7 +297,7 @@ def decode_in_order(
     sources: TokenArray,
     method: Any,
     make: Callable[[Sequences], Sequences] = lambda batch: batch,
-) -> list[list[Hypothesis]]:
+) -> Hypotheses:
     """The hypotheses of each source; they do not depend on the other sources.
 
     make: what the model reads of a batch of sources.
@@ -306,7 +305,7 @@ def decode_in_order(
     Raises:
         NonFiniteScores: scores for a source are infinite or NaN.
     """
-    results: list[list[Hypothesis]] = [[] for _ in range(len(sources))]
+    results: Hypotheses = [[] for _ in range(len(sources))]
     if not len(sources):
         return results
     device = device_of(model)
@@ -322,7 +321,7 @@ def decode_in_order(
     if concurrent > 1:
         batches = replace(batches, indices=smaller_at_the_end(batches.indices, concurrent))
 
-    def decode(batch: Sequences) -> BatchHypotheses:
+    def decode(batch: Sequences) -> Hypotheses:
         return decoding.generate(model, batch.to(device), method)
 
     with evaluating(model):
@@ -357,8 +356,8 @@ def smaller_at_the_end(batches: Sequence[np.ndarray], concurrent: int) -> list[n
 
 
 def _decoded(
-    decode: Callable[[Sequences], BatchHypotheses], batches: Sequence[Sequences], concurrent: int
-) -> Iterator[BatchHypotheses]:
+    decode: Callable[[Sequences], Hypotheses], batches: Sequence[Sequences], concurrent: int
+) -> Iterator[Hypotheses]:
     """The hypotheses of each batch, in order.
 
     A step of a search is work for all threads, then for one. Concurrent batches, each with its

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
+from regard.data.batches import Losses
 from regard.data.encoder_inputs import InputFormat
 from regard.data.lm_streams import (
     BidirectionalBatch,
@@ -148,9 +148,7 @@ class BidirectionalLanguageModel(EmbedsTexts):
         return issubclass(model, Elmo)
 
     @classmethod
-    def from_recipe(
-        cls, recipe: BidirectionalRecipe, model: Elmo, tokenizer: Tokenizer
-    ) -> BidirectionalLanguageModel:
+    def from_recipe(cls, recipe: BidirectionalRecipe, model: Elmo, tokenizer: Tokenizer) -> Self:
         """The task with its data, ready to be trained.
 
         Raises:
@@ -208,9 +206,7 @@ class BidirectionalLanguageModel(EmbedsTexts):
         """Predicted words of each direction."""
         return dict.fromkeys(DIRECTIONS, batch.count)
 
-    def losses(
-        self, batch: BidirectionalBatch, carry: Any
-    ) -> tuple[dict[str, tuple[Tensor, int]], Any]:
+    def losses(self, batch: BidirectionalBatch, carry: Any) -> tuple[Losses, Any]:
         """Of each direction the sum of the cross-entropies in nats; and the state of both.
 
         carry: the state after the batch before; None at the start of the text.

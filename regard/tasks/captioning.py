@@ -27,14 +27,14 @@ from torch import Tensor, nn
 from regard import decoding
 from regard.attention.capture import muted
 from regard.checkpoints import efficientnet_lite
-from regard.data.batches import PairBatch, Sequences
+from regard.data.batches import Losses, PairBatch, Sequences
 from regard.data.images import PATCH_FEATURES, PATCH_SIDE, PATCHES, RegionTable, patches, read_image
 from regard.data.in_memory import column_names, is_path
 from regard.data.readers import Column, Numbered, RowReader, open_table
 from regard.data.sampler import Buckets, sorted_batches
 from regard.data.splits import group_folds, group_split
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, encode
-from regard.decoding.steps import Hypothesis
+from regard.decoding.steps import Hypotheses, Hypothesis
 from regard.errors import ConfigError, DataError, TextError, check_choice
 from regard.metrics import BLEU, CIDEr, Metric, Scores
 from regard.models.protocols import EncoderDecoder, Output
@@ -386,7 +386,7 @@ class Captioner(text_to_text.TextToText):
         extra = {"doubly_stochastic": batch.count} if self.doubly_stochastic else {}
         return super().counts(batch) | extra
 
-    def further_losses(self, output: Output, batch: PairBatch) -> dict[str, tuple[Tensor, int]]:
+    def further_losses(self, output: Output, batch: PairBatch) -> Losses:
         """The term of equation 14."""
         if not self.doubly_stochastic:
             return {}
@@ -394,7 +394,7 @@ class Captioner(text_to_text.TextToText):
         term = doubly_stochastic(output.extras[ATTENTION_WEIGHTS], words)
         return {"doubly_stochastic": (self.doubly_stochastic * term, batch.count)}
 
-    def _validation_outputs(self) -> list[list[Hypothesis]]:
+    def _validation_outputs(self) -> Hypotheses:
         data = of_training(self.data)
         return self._decoded(data.table, data.images, self.method)
 
@@ -417,7 +417,7 @@ class Captioner(text_to_text.TextToText):
 
     def hypotheses(  # type: ignore[override]
         self, texts: Sequence[str], *, too_long: batching.TooLong = "error", **options: Any
-    ) -> list[list[Hypothesis]]:
+    ) -> Hypotheses:
         """The hypotheses of each image file, best first; that of an empty name is empty.
 
         Raises:
@@ -490,9 +490,7 @@ class Captioner(text_to_text.TextToText):
 
     # ---- decoding
 
-    def _decoded(
-        self, table: RegionTable, rows: Sequence[int], method: Any
-    ) -> list[list[Hypothesis]]:
+    def _decoded(self, table: RegionTable, rows: Sequence[int], method: Any) -> Hypotheses:
         """The hypotheses of these images, which do not depend on the others."""
         sources = TokenArray.of([[row] * GRID**2 for row in rows])
 

@@ -8,7 +8,7 @@ metrics that a recipe names.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Self, Unpack
 
@@ -34,7 +34,7 @@ from regard.tasks import encoder_training, text_tasks
 from regard.tasks.batching import TooLong, device_of
 from regard.tasks.encoding import EncoderTask, Part, report_by_label
 from regard.tasks.inputs import TEXT_NAMES, named_columns
-from regard.tasks.sections import TABLE_OPTIONS, differing
+from regard.tasks.sections import TABLE_OPTIONS, Problems, differing
 from regard.tasks.task import PAIR, Prediction, Predicts, TextOrPair
 from regard.text import Tokenizer
 
@@ -141,7 +141,7 @@ class OneTargetRecipe(text_tasks.TextRecipe):
     teacher: encoder_training.ScoresTeacherSection | None = None
 
 
-def scored_problems(recipe: Any, metrics: TextMetrics) -> Iterator[tuple[str, str]]:
+def scored_problems(recipe: Any, metrics: TextMetrics) -> Problems:
     """As `text_problems`, of a recipe with [evaluation].
 
     metrics: those that apply to the task.
@@ -162,7 +162,7 @@ def scored_problems(recipe: Any, metrics: TextMetrics) -> Iterator[tuple[str, st
             yield "evaluation.metrics", problem
 
 
-def one_target_problems(recipe: Any, metrics: TextMetrics) -> Iterator[tuple[str, str]]:
+def one_target_problems(recipe: Any, metrics: TextMetrics) -> Problems:
     """As `scored_problems`, of a recipe for one label or one number of texts."""
     yield from scored_problems(recipe, metrics)
     data = recipe.data
@@ -373,7 +373,7 @@ class TextClassifier(EncoderTask):
         return task
 
     @classmethod
-    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+    def problems(cls, recipe: Any) -> Problems:
         """Options without effect, or without what they need."""
         of_texts = isinstance(recipe.data, OneTargetData)
         return (one_target_problems if of_texts else scored_problems)(recipe, cls.scoring)
@@ -569,9 +569,7 @@ class TextRegressor(EncoderTask):
         return {} if activation is None else {"activation": activation}
 
     @classmethod
-    def from_recipe(
-        cls, recipe: RegressionRecipe, model: nn.Module, tokenizer: Tokenizer
-    ) -> TextRegressor:
+    def from_recipe(cls, recipe: RegressionRecipe, model: nn.Module, tokenizer: Tokenizer) -> Self:
         """The task with its data and a head for one number, ready to be trained.
 
         Raises:
@@ -589,7 +587,7 @@ class TextRegressor(EncoderTask):
         return task
 
     @classmethod
-    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+    def problems(cls, recipe: Any) -> Problems:
         """Options without effect, or without what they need."""
         return one_target_problems(recipe, NUMBER_METRICS)
 

@@ -28,7 +28,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data.batches import IGNORE, Sequences
+from regard.data.batches import IGNORE, Losses, Sequences
 from regard.data.pretraining import MaskedBatch
 from regard.data.word_vectors import PretrainedVectors, read_word_vectors
 from regard.errors import ConfigError, DataError
@@ -459,7 +459,7 @@ class MaskedTeacher:
         batch: MaskedBatch,
         teacher_texts: Sequences,
         counts: Mapping[str, int],
-    ) -> dict[str, tuple[Tensor, int]]:
+    ) -> Losses:
         """The loss of the masked words themselves, and both weighted losses against the teacher:
         each as a sum over its items, and their number.
 

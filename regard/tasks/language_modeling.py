@@ -14,12 +14,12 @@ from os import PathLike
 from typing import Any, NoReturn, Self, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from regard import decoding, habit_names
 from regard.attention.capture import label, muted
 from regard.call_options import StateFields
-from regard.data.batches import Sequences, StreamBatch
+from regard.data.batches import Losses, Sequences, StreamBatch
 from regard.data.encoder_inputs import InputFormat
 from regard.data.lm_streams import ParallelStreams, SlidingWindows
 from regard.data.readers import RowReader
@@ -27,7 +27,7 @@ from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import TokenArray, encode_texts
 from regard.decoding import streaming
 from regard.decoding.prefix_cache import PrefixCache, SlidingContext
-from regard.decoding.steps import Hypothesis, evaluating
+from regard.decoding.steps import Hypotheses, Hypothesis, evaluating
 from regard.errors import ConfigError, check_at_least, warn
 from regard.metrics import Perplexity, Protocol, Score, Scores
 from regard.metrics.score import check_any
@@ -122,7 +122,7 @@ class TextGenerator(EmbedsTexts):
     @classmethod
     def from_recipe(
         cls, recipe: running_text.LanguageModelingRecipe, model: LanguageModel, tokenizer: Tokenizer
-    ) -> TextGenerator:
+    ) -> Self:
         """The task with its data, ready to be trained.
 
         Raises:
@@ -200,7 +200,7 @@ class TextGenerator(EmbedsTexts):
         usual = self.usual_length
         return 1.0 if usual is None else batch.tokens.size(1) / usual
 
-    def losses(self, batch: StreamBatch, carry: Any) -> tuple[dict[str, tuple[Tensor, int]], Any]:
+    def losses(self, batch: StreamBatch, carry: Any) -> tuple[Losses, Any]:
         """The sum of the cross-entropies of the next tokens in nats, in training the auxiliary
         losses, and the state after the batch.
 
@@ -255,9 +255,7 @@ class TextGenerator(EmbedsTexts):
         hypotheses = self.hypotheses(prompts, **options)
         return results_of(self.spelled(prompts, hypotheses), options)
 
-    def spelled(
-        self, prompts: Sequence[str], hypotheses: Sequence[Sequence[Hypothesis]]
-    ) -> list[list[str]]:
+    def spelled(self, prompts: Sequence[str], hypotheses: Hypotheses) -> list[list[str]]:
         """The texts of the hypotheses of each prompt: the prompt and its continuation."""
         return [
             self._spelled(ids, ranked)
@@ -271,7 +269,7 @@ class TextGenerator(EmbedsTexts):
         prompt = self.tokenizer.decode(ids)
         return [prompt + streaming.text_until_stop(self.tokenizer, ids, h) for h in ranked]
 
-    def hypotheses(self, prompts: Sequence[str], **options: Any) -> list[list[Hypothesis]]:
+    def hypotheses(self, prompts: Sequence[str], **options: Any) -> Hypotheses:
         """The continuations of each prompt, best first; where one of `stop` ends a continuation,
         the tokens of that belong to it.
         """

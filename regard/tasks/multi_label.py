@@ -10,7 +10,7 @@ texts the list is JSON (`["old", "warm"]`), or labels with a separator.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, Unpack
@@ -34,7 +34,7 @@ from regard.tasks import encoder_training, text_tasks
 from regard.tasks.batching import TooLong
 from regard.tasks.encoding import EncoderTask, Part, report_by_label
 from regard.tasks.inputs import LABEL, TEXT_NAMES, labelled_rows, named_columns
-from regard.tasks.sections import differing
+from regard.tasks.sections import Problems, differing
 from regard.tasks.task import PAIR, Prediction, Predicts, TextOrPair
 from regard.text import Tokenizer
 
@@ -191,9 +191,7 @@ class MultiLabelClassifier(EncoderTask):
         self.pos_weight, self._fitted = None, encoder_training.FittedThreshold()
 
     @classmethod
-    def from_recipe(
-        cls, recipe: MultiLabelRecipe, model: nn.Module, tokenizer: Tokenizer
-    ) -> MultiLabelClassifier:
+    def from_recipe(cls, recipe: MultiLabelRecipe, model: nn.Module, tokenizer: Tokenizer) -> Self:
         """The task with its data and a head for its labels, ready to be trained.
 
         Raises:
@@ -216,7 +214,7 @@ class MultiLabelClassifier(EncoderTask):
         return task
 
     @classmethod
-    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+    def problems(cls, recipe: Any) -> Problems:
         """Options without effect, or without what they need."""
         yield from text_tasks.text_problems(recipe)
         data = recipe.data

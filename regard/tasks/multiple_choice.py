@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 import torch
 from pydantic import Field
@@ -115,9 +115,7 @@ class MultipleChoice(encoding.EncoderTask):
     # ---- from a recipe
 
     @classmethod
-    def from_recipe(
-        cls, recipe: ChoiceRecipe, model: nn.Module, tokenizer: Tokenizer
-    ) -> MultipleChoice:
+    def from_recipe(cls, recipe: ChoiceRecipe, model: nn.Module, tokenizer: Tokenizer) -> Self:
         """The task with its data and a head that scores choices, ready to be trained.
 
         Raises:

@@ -27,7 +27,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from regard.data.batches import RowBatch, Sequences, StreamBatch
+from regard.data.batches import Losses, RowBatch, Sequences, StreamBatch
 from regard.data.sampler import BatchSequence, MadeBatches, permutation
 from regard.data.token_arrays import TokenArray
 from regard.errors import ConfigError, TextError, check_at_least
@@ -37,7 +37,7 @@ from regard.tasks.batching import device_of
 from regard.tasks.inputs import checked_texts
 from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.log_likelihoods import query_stream_log_likelihoods
-from regard.tasks.sections import TokenizerSection, differing
+from regard.tasks.sections import Problems, TokenizerSection, differing
 from regard.tasks.task import LogLikelihoods
 from regard.text import Tokenizer
 
@@ -278,7 +278,7 @@ class PermutationLanguageModel(TextGenerator):
         return issubclass(model, Xlnet)
 
     @classmethod
-    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+    def problems(cls, recipe: Any) -> Problems:
         """Options without effect, or without what they need."""
         yield from super().problems(recipe)
         why = "is for models that are trained from the first word to the last"
@@ -339,7 +339,7 @@ class PermutationLanguageModel(TextGenerator):
         """Predicted tokens."""
         return {"loss": batch.count}
 
-    def losses(self, batch: Any, carry: Any) -> tuple[dict[str, tuple[Tensor, int]], Any]:
+    def losses(self, batch: Any, carry: Any) -> tuple[Losses, Any]:
         """The sum of the cross-entropies of the targets in nats, and the memory after the batch.
 
         batch: segments with targets; in evaluation windows of a text, read in its order.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -249,9 +249,7 @@ class QuestionAnswerer(encoding.EncoderTask):
     # ---- from a recipe
 
     @classmethod
-    def from_recipe(
-        cls, recipe: QuestionsRecipe, model: nn.Module, tokenizer: Tokenizer
-    ) -> QuestionAnswerer:
+    def from_recipe(cls, recipe: QuestionsRecipe, model: nn.Module, tokenizer: Tokenizer) -> Self:
         """The task with its data and a head for spans, ready to be trained.
 
         Raises:

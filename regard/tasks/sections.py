@@ -50,6 +50,7 @@ def _one_or_several(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value  # a recipe's check is strict
 
 
+Problems = Iterator[tuple[str, str]]  # the dotted name of each wrong option, and what is wrong
 Files = Annotated[tuple[RecipePath, ...], BeforeValidator(_one_or_several)]
 """Files that are read one after the other, or side by side; a single one without a list, too."""
 
@@ -86,7 +87,7 @@ class DataSection(Options):
         """Whether the validation data are a part of the training data."""
         return isinstance(self.valid, float | Fold)
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Problems:
         """Options without effect: (dotted name, problem)."""
         if self.running_text or not self.splits_train:
             why = "only affects a random split of the training data (`valid` as a share or a fold)"
@@ -242,7 +243,7 @@ class DecodingSection(with_fields(Options, DecodingFields)):  # type: ignore[mis
             named["max_tokens"] = default_limit
         return decoding.options(**named)
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Problems:
         """What no decoding method takes."""
         try:
             self.build(self.min_tokens or 1)
@@ -250,9 +251,7 @@ class DecodingSection(with_fields(Options, DecodingFields)):  # type: ignore[mis
             yield "decoding", f"cannot be used: {error}"
 
 
-def differing(
-    section: Options, where: str, names: Sequence[str], why: str
-) -> Iterator[tuple[str, str]]:
+def differing(section: Options, where: str, names: Sequence[str], why: str) -> Problems:
     """Those of the options that differ from their default although they are without effect."""
     for name in names:
         if getattr(section, name) != type(section).model_fields[name].default:
@@ -352,7 +351,7 @@ class EncoderRecipe(NewTokenizerRecipe):
     """Where the model is started from a folder: that of the folder."""
 
 
-def word_vector_problems(recipe: Any) -> Iterator[tuple[str, str]]:
+def word_vector_problems(recipe: Any) -> Problems:
     """Options of word vectors that cannot have an effect."""
     data = recipe.data
     if data.word_vectors is None:

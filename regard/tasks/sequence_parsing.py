@@ -21,7 +21,7 @@ from regard.data import FieldEncoder, RowReader, TokenArray, read_treebank
 from regard.data.readers import Numbered
 from regard.decoding import RelativeLimit
 from regard.decoding.filters import TreeVocabulary, WellFormedTree
-from regard.decoding.steps import Hypothesis
+from regard.decoding.steps import Hypotheses, Hypothesis
 from regard.errors import ConfigError, TextError
 from regard.metrics import Score, Scores
 from regard.models.protocols import EncoderDecoder
@@ -278,7 +278,7 @@ class SequenceParser(text_to_text.TextToText):
 
     def hypotheses(
         self, texts: Sequence[str], *, too_long: TooLong = "error", **options: Any
-    ) -> list[list[Hypothesis]]:
+    ) -> Hypotheses:
         """The hypotheses of each text, best first; that of an empty text is empty.
 
         Sentences with equal numbers of words are decoded together. The tree of a truncated sentence
@@ -341,9 +341,7 @@ class SequenceParser(text_to_text.TextToText):
             token_limit = max(token_limit, words + LEAST)
         return replace(method, filters=(*method.filters, constraint), max_tokens=token_limit)
 
-    def spelled(
-        self, texts: Sequence[str], hypotheses: Sequence[Sequence[Hypothesis]]
-    ) -> list[list[str]]:
+    def spelled(self, texts: Sequence[str], hypotheses: Hypotheses) -> list[list[str]]:
         """The trees of the hypotheses of each text, in brackets.
 
         Raises:

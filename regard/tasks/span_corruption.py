@@ -6,7 +6,7 @@ Raffel et al. 2020, section 3.1.4: "Thank you <X> me to your party <Y> week" is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -17,12 +17,12 @@ from regard.data.lm_streams import DocumentWindows
 from regard.data.pretraining import CorruptedWindows, Noise
 from regard.data.sampler import EpochSampler
 from regard.decoding import RelativeLimit
-from regard.decoding.steps import Hypothesis
+from regard.decoding.steps import Hypotheses
 from regard.errors import ConfigError
 from regard.models.protocols import EncoderDecoder
 from regard.recipe import Options, Recipe
 from regard.tasks.running_text import DocumentData
-from regard.tasks.sections import DecodingRecipe, TokenizerSection
+from regard.tasks.sections import DecodingRecipe, Problems, TokenizerSection
 from regard.tasks.task import Task, of_training
 from regard.tasks.text_to_text import TextToText
 from regard.text import Tokenizer
@@ -42,7 +42,7 @@ class SpanCorruptionData(DocumentData):
     mean_length: float = Field(default=3.0, ge=1)
     """The mean length of a dropped span in tokens."""
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Problems:
         yield from super().problems()
         if self.test:
             yield "data.test", "has no scores in this task. Leave it out."
@@ -186,9 +186,7 @@ class SpanCorruption(TextToText):
 
     # ---- generated texts
 
-    def spelled(
-        self, texts: Sequence[str], hypotheses: Sequence[Sequence[Hypothesis]]
-    ) -> list[list[str]]:
+    def spelled(self, texts: Sequence[str], hypotheses: Hypotheses) -> list[list[str]]:
         """The hypotheses of each text as texts, with their sentinels."""
         return [
             [self._with_sentinels(hypothesis.tokens) for hypothesis in ranked]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from statistics import fmean
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ from regard.tasks import encoding
 from regard.tasks.batching import TooLong, check_too_long
 from regard.tasks.encoder_training import headed, labelled
 from regard.tasks.inputs import as_list, text_or_words
-from regard.tasks.sections import EncoderRecipe, RowsData, differing
+from regard.tasks.sections import EncoderRecipe, Problems, RowsData, differing
 from regard.tasks.task import Prediction, Predicts
 from regard.text import Tokenizer
 from regard.text.word_spans import Splitter, WordSpans, word_spans
@@ -161,7 +161,7 @@ class Tagger(encoding.EncoderTask):
     # ---- from a recipe
 
     @classmethod
-    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+    def problems(cls, recipe: Any) -> Problems:
         """Options without effect, or without what they need."""
         yield from super().problems(recipe)
         data = recipe.data
@@ -173,7 +173,7 @@ class Tagger(encoding.EncoderTask):
             )
 
     @classmethod
-    def from_recipe(cls, recipe: TaggingRecipe, model: nn.Module, tokenizer: Tokenizer) -> Tagger:
+    def from_recipe(cls, recipe: TaggingRecipe, model: nn.Module, tokenizer: Tokenizer) -> Self:
         """The task with its data and a head for its labels, ready to be trained.
 
         Raises:
@@ -456,7 +456,7 @@ class CRFTagger(Tagger):
     head = "crf"
 
     @classmethod
-    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+    def problems(cls, recipe: Any) -> Problems:
         """Options without effect, or without what they need."""
         yield from super().problems(recipe)
         if recipe.data.scheme not in ("IOB2", "none"):

@@ -97,7 +97,7 @@ class TextOptions(TypedDict, total=False):
     pairs: bool | None
 
 
-def text_problems(recipe: TextRecipe) -> Iterator[tuple[str, str]]:
+def text_problems(recipe: TextRecipe) -> sections.Problems:
     """Options of a recipe that have no effect or lack another option: (dotted name, problem)."""
     yield from EncoderTask.problems(recipe)
     data = recipe.data

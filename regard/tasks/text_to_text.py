@@ -23,13 +23,13 @@ from torch import Tensor, nn
 
 from regard import decoding
 from regard.attention.capture import label, muted
-from regard.data.batches import IGNORE, PairBatch, Sequences
+from regard.data.batches import IGNORE, Losses, PairBatch, Sequences
 from regard.data.encoder_inputs import InputFormat
 from regard.data.readers import Column, RowReader, columns_in_header, open_table, read_parallel
 from regard.data.sampler import Buckets, EpochSampler, sorted_batches
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, encode
 from regard.decoding.filters import ForcedFirst
-from regard.decoding.steps import Hypothesis, evaluating, labels_of
+from regard.decoding.steps import Hypotheses, Hypothesis, evaluating, labels_of
 from regard.errors import ConfigError
 from regard.metrics import CHRF, Accuracy, Metric, Score, Scores
 from regard.models.protocols import EncoderDecoder, Output
@@ -87,7 +87,7 @@ class TextPairsData(sections.TableOptions, PairsData):
         columns = columns_in_header(self.train[0], self.format, self.delimiter, self.header)
         return self.model_copy(update={"columns": columns}) if columns else self
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> sections.Problems:
         yield from super().problems()
         if all(len(getattr(self, part)) != 1 for part in self.parts()):
             yield from sections.differing(
@@ -258,9 +258,7 @@ class TextToText(EmbedsTexts):
         return {"source_prefix": prefix} if prefix else {}
 
     @classmethod
-    def from_recipe(
-        cls, recipe: PairsRecipe, model: EncoderDecoder, tokenizer: Tokenizer
-    ) -> TextToText:
+    def from_recipe(cls, recipe: PairsRecipe, model: EncoderDecoder, tokenizer: Tokenizer) -> Self:
         """The task with its data, ready to be trained.
 
         Raises:
@@ -350,7 +348,7 @@ class TextToText(EmbedsTexts):
 
     def losses(
         self, batch: PairBatch, carry: RewardMean | None = None
-    ) -> tuple[dict[str, tuple[Tensor, int]], RewardMean | None]:
+    ) -> tuple[Losses, RewardMean | None]:
         """The sum of the cross-entropies of the target in nats, with label smoothing, and what a
         model that draws choices needs beside it; carry: the moving average of its reward.
         """
@@ -362,7 +360,7 @@ class TextToText(EmbedsTexts):
             losses["reinforce"] = term, count
         return losses | self.further_losses(output, moved), carry
 
-    def further_losses(self, output: Output, batch: PairBatch) -> dict[str, tuple[Tensor, int]]:
+    def further_losses(self, output: Output, batch: PairBatch) -> Losses:
         """Those of this task alone, from what the model gives for a batch."""
         return {}
 
@@ -384,7 +382,7 @@ class TextToText(EmbedsTexts):
         loss, count = self._total_loss(self._loss_batches(data.valid))
         return {**scores, "loss": loss / count}
 
-    def _validation_outputs(self) -> list[list[Hypothesis]]:
+    def _validation_outputs(self) -> Hypotheses:
         """The hypotheses of the validation data."""
         method = self._decoding_method(self._language_tokens())
         sources = of_training(self.data).valid.columns[0]
@@ -417,7 +415,7 @@ class TextToText(EmbedsTexts):
         """The sources, each checked to be a text."""
         return inputs.checked_texts(texts)
 
-    def hypotheses(self, texts: Sequence[str], **options: Any) -> list[list[Hypothesis]]:
+    def hypotheses(self, texts: Sequence[str], **options: Any) -> Hypotheses:
         """The hypotheses of each text, best first; that of an empty text is empty.
 
         options: see `decoding_inputs`.
@@ -458,9 +456,7 @@ class TextToText(EmbedsTexts):
             self._check_target_language(method, texts)
         return batching.encode_texts(texts, self._source_encoder(tokens), too_long), method
 
-    def spelled(
-        self, texts: Sequence[str], hypotheses: Sequence[Sequence[Hypothesis]]
-    ) -> list[list[str]]:
+    def spelled(self, texts: Sequence[str], hypotheses: Hypotheses) -> list[list[str]]:
         """The hypotheses of each text as texts."""
         return [self.tokenizer.decode_many(h.tokens for h in ranked) for ranked in hypotheses]
 

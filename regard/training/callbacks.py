@@ -6,14 +6,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
-from torch import Tensor
-
-from regard.data.batches import Batches
+from regard.data.batches import Batches, Losses
 from regard.errors import CheckpointError
 from regard.progress import clock, reporter
 from regard.schema import read_json
-
-Losses = dict[str, tuple[Tensor, int]]
 
 
 class Trainable(Protocol):

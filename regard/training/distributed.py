@@ -31,13 +31,14 @@ from torch.distributed.rendezvous import rendezvous
 from regard import ops
 from regard.checkpoints import store
 from regard.checkpoints.filling import load_weights
+from regard.data.batches import Losses
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.file_writing import not_written
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Model
 from regard.ops import WeightCopies, weight_copies
 from regard.state import State
-from regard.training.callbacks import Losses, Trainable
+from regard.training.callbacks import Trainable
 from regard.training.interrupt import Interrupted
 from regard.training.optimizers import trained
 

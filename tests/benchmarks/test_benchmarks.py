@@ -59,12 +59,17 @@ def test_the_conditions_of_regard_run_on_tiny_shapes(name, options):
     torch.set_num_threads(threads)
 
 
+def run_sides(work):
+    """What each installed library computes in float32."""
+    sides = {c.name: c for c in work.conditions if not c.missing and "float32" in c.name}
+    assert {"regard float32", "transformers float32"} <= sides.keys()
+    return {name: run_here(condition) for name, condition in sides.items()}
+
+
 def test_all_decoders_generate_the_same_tokens(options):
     """Random weights of a tiny shape, read by every installed library."""
     for work in importlib.import_module("benchmarks.decoding").works(options):
-        sides = {c.name: c for c in work.conditions if not c.missing and "float32" in c.name}
-        assert {"regard float32", "transformers float32"} <= sides.keys()
-        found = {name: run_here(condition) for name, condition in sides.items()}
+        found = run_sides(work)
         assert found["regard float32"] == found["transformers float32"]
         assert all(len(rows[0]) == 8 for rows in found.values())
 
@@ -74,9 +79,7 @@ def test_all_translators_find_the_same_tokens_by_beam_and_by_greedy_search(name,
     beam, greedy = importlib.import_module(f"benchmarks.{name}").works(options)
     assert [one.name.endswith("greedy") for one in (beam, greedy)] == [False, True]
     for work in (beam, greedy):
-        sides = {c.name: c for c in work.conditions if not c.missing and "float32" in c.name}
-        assert {"regard float32", "transformers float32"} <= sides.keys()
-        found = {name: run_here(condition) for name, condition in sides.items()}
+        found = run_sides(work)
         wanted = found.pop("transformers float32")
         for rows in found.values():
             assert (rows if len(rows) == len(wanted) else rows[::8]) == wanted

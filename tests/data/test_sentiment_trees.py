@@ -74,31 +74,20 @@ def test_a_line_that_is_no_tree_is_named(tmp_path, line, problem):
         list(read_sentiment_trees(file))
 
 
-RECIPE = """
-task = "classification"
-[data]
-train = "trees.txt"
-valid = "valid.txt"
-trees = "phrases"
-[tokenizer]
-kind = "words"
-[model]
-name = "kim-cnn"
-d_words = 8
-filters = [[2, 4]]
-[training]
-max_steps = 4
-"""
+RECIPE = dict(
+    task="classification", trees="phrases", tokenizer="words", max_steps=4, progress=False,
+    model=dict(name="kim-cnn", d_words=8, filters=[[2, 4]]),
+)  # fmt: skip
 
 
 def test_phrases_are_trained_on_and_sentences_are_scored(tmp_path):
     draw = random.Random(1)
     written(tmp_path, *(drawn(draw)[0] for _ in range(12)))
     (tmp_path / "valid.txt").write_text(EXAMPLE.replace("lovely", "good") + "\n" + "(0 bad)\n")
-    (tmp_path / "trees.toml").write_text(RECIPE)
+    files = dict(train=str(tmp_path / "trees.txt"), valid=str(tmp_path / "valid.txt"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        run = regard.train(tmp_path / "trees.toml", progress=False, out=tmp_path / "run")
+        run = regard.train(**RECIPE, **files, out=tmp_path / "run")
     phrases = tuples(read_sentiment_trees(tmp_path / "trees.txt", phrases=True))
     assert run.model.labels == tuple(sorted({label for _, label in phrases}))
     sentences = tuples(read_sentiment_trees(tmp_path / "valid.txt"))

@@ -6,17 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
+from test_labels import fed
 
 from regard.metrics import Pearson, Spearman
 
 JUDGES = [(Pearson, pearsonr), (Spearman, spearmanr)]
 numbers = st.one_of(st.integers(-3, 3).map(float), st.floats(-1e6, 1e6).map(lambda x: round(x, 3)))
-
-
-def fed(metric, found, wanted, portion):
-    for at in range(0, len(found), portion):
-        metric.add(found[at : at + portion], wanted[at : at + portion])
-    return metric.result()
 
 
 @pytest.mark.parametrize("metric, judge", JUDGES)

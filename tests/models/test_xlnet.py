@@ -12,6 +12,7 @@ from their_encoders import (
     SAME,
     on_the_left,
     on_the_right,
+    ours_of,
     randomized,
     transformers,
     weights,
@@ -53,12 +54,6 @@ def theirs(ending: str = "LMHeadModel", **options: Any) -> nn.Module:
     torch.manual_seed(0)
     config = transformers.XLNetConfig(**(OPTIONS | options))
     return randomized(getattr(transformers, f"XLNet{ending}")(config)).eval()
-
-
-def ours_of(model: nn.Module, **changes: Any) -> Any:
-    config = json.loads(model.config.to_json_string(use_diff=False)) | changes
-    config["architectures"] = [type(model).__name__]
-    return from_published(config, weights(model)).eval()
 
 
 def body(model: Any) -> Xlnet:

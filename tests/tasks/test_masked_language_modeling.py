@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from recipe_files import planned, written
+from recipe_files import planned, with_documents
 from tiny_runs import assert_resumes
 from transformers import BertForPreTraining
 
@@ -43,10 +43,7 @@ def here(tmp_path, monkeypatch):
         ).replace(". ", ".\n", 1)
         for _ in range(40)
     ]
-    (tmp_path / "text.txt").write_text("\n\n".join(documents))
-    written(tmp_path / "bert.toml", RECIPE)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return with_documents(tmp_path, monkeypatch, documents, "bert.toml", RECIPE)
 
 
 @pytest.mark.parametrize("share", [0.15, 1.0])

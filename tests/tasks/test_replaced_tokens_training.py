@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from recipe_files import planned, written
+from recipe_files import planned, with_documents
 from tiny_runs import assert_resumes
 from torch.nn import functional as F
 
@@ -40,10 +40,7 @@ def here(tmp_path, monkeypatch):
         " ".join(" ".join(draw.choices(WORDS, k=draw.randint(2, 9))) + "." for _ in range(count))
         for count in [4, 1, 3] * 15
     ]
-    (tmp_path / "text.txt").write_text("\n\n".join(documents))
-    written(tmp_path / "electra.toml", RECIPE)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return with_documents(tmp_path, monkeypatch, documents, "electra.toml", RECIPE)
 
 
 def published(task, folder: Path):

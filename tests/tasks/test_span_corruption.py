@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from recipe_files import planned, written
+from recipe_files import planned, with_documents
 
 import regard
 from regard.models.t5 import T5
@@ -32,10 +32,7 @@ def here(tmp_path, monkeypatch):
     """A folder with a text and a recipe."""
     draw = random.Random(1)
     documents = ["\n".join(" ".join(draw.choices(WORDS, k=9)) for _ in range(4)) for _ in range(40)]
-    (tmp_path / "text.txt").write_text("\n\n".join(documents))
-    written(tmp_path / "spans.toml", RECIPE)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return with_documents(tmp_path, monkeypatch, documents, "spans.toml", RECIPE)
 
 
 def test_a_run_trains_and_its_folder_finds_spans(here):

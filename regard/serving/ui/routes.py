@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 ShownText = Annotated[str, Field(max_length=20_000)]
 Kind = Literal["encoder", "decoder", "cross", "query"]
-Number = Annotated[int, Field(ge=1)]  # of a layer, a head or a cell
 
 
 class ShownTexts(Request):
@@ -39,8 +38,8 @@ class MaskedHead(RequestFields):
     """A head that is masked."""
 
     kind: Kind
-    layer: Number
-    head: Number
+    layer: Count
+    head: Count
 
 
 class MaskedHeads(ShownTexts):
@@ -70,9 +69,9 @@ class AttentionOfHead(AttentionOfAll):
 
     kind: Kind
     """Which attention."""
-    layer: Number
+    layer: Count
     """From 1."""
-    head: Number | None = None
+    head: Count | None = None
     """From 1; the mean of the layer's heads where not given."""
 
 
@@ -109,9 +108,9 @@ class BeamSearch(ShownTexts):
 class OneCell(ShownTexts):
     """A text coloured by one cell of a recurrent model, and the model's layers."""
 
-    layer: Number
+    layer: Count
     """From 1."""
-    number: Number
+    number: Count
     """Of the cell, from 1."""
 
 

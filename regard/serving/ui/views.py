@@ -26,6 +26,7 @@ from regard.decoding.filters import NEG_INF, Prefix, Temperature, TopK, TopP, ap
 from regard.decoding.length_penalty import limits
 from regard.decoding.loop import Sampling
 from regard.errors import ConfigError
+from regard.serving.requests import Fields
 from regard.serving.work import regions_of
 from regard.tasks.inputs import checked_text, read_whole
 from regard.text.explain import LookedUpWord, MatchedWord, MergedWord, encoding
@@ -47,7 +48,7 @@ ALGORITHMS: dict[type, str] = {
 }
 
 
-def tokenization_steps(task: Task, items: list[str], options: dict[str, Any]) -> list[Any]:
+def tokenization_steps(task: Task, items: list[str], options: Fields) -> list[Any]:
     """The words of each text, with the steps in which each becomes tokens."""
     return [
         {
@@ -58,7 +59,7 @@ def tokenization_steps(task: Task, items: list[str], options: dict[str, Any]) ->
     ]
 
 
-def _values(word: Any) -> dict[str, Any]:
+def _values(word: Any) -> Fields:
     """The fields of a word as JSON has them."""
     return {"algorithm": ALGORITHMS[type(word)], **asdict(word)}
 
@@ -70,7 +71,7 @@ def has_cells(task: Task) -> bool:
     return False
 
 
-def one_cell(task: Task, items: list[str], options: dict[str, Any]) -> list[Any]:
+def one_cell(task: Task, items: list[str], options: Fields) -> list[Any]:
     """Each text coloured by a cell, with the model's layers."""
     reader = reader_of(task.module)
     pairs = zip(reader.names, reader.widths, strict=True)
@@ -79,7 +80,7 @@ def one_cell(task: Task, items: list[str], options: dict[str, Any]) -> list[Any]
     return [{"picture": plain_picture(picture), "layers": layers} for picture in pictures]
 
 
-def found_cells(task: Task, items: list[str], options: dict[str, Any]) -> list[Any]:
+def found_cells(task: Task, items: list[str], options: Fields) -> list[Any]:
     """For each text the cells that follow its properties most closely."""
     properties, _ = KINDS[options["properties"]]
     results = []
@@ -90,13 +91,13 @@ def found_cells(task: Task, items: list[str], options: dict[str, Any]) -> list[A
     return results
 
 
-def pictures_of_regions(task: Task, items: list[str], options: dict[str, Any]) -> list[Any]:
+def pictures_of_regions(task: Task, items: list[str], options: Fields) -> list[Any]:
     """Each image once for each word of its description, bright where its weights are large."""
     return [{"picture": plain_picture(words)} for words in regions_of(task, items, options)]
 
 
 @singledispatch
-def plain_picture(picture: Picture) -> dict[str, Any]:
+def plain_picture(picture: Picture) -> Fields:
     """A picture as plain values; "kind" says which."""
     drawing = picture.drawing()
     title, width = visible(drawing.title), round(drawing.width, 2)
@@ -109,13 +110,13 @@ def of_page(role: str) -> str:
 
 
 @plain_picture.register
-def _(picture: Note) -> dict[str, Any]:
+def _(picture: Note) -> Fields:
     lines = [visible(line) for line in picture.lines]
     return {"kind": "note", "title": visible(picture.title), "lines": lines}
 
 
 @plain_picture.register
-def _(picture: Table) -> dict[str, Any]:
+def _(picture: Table) -> Fields:
     rows = [[visible(cell) for cell in row] for row in picture.rows]
     head = [visible(name) for name in picture.head]
     title = visible(picture.title)
@@ -123,7 +124,7 @@ def _(picture: Table) -> dict[str, Any]:
 
 
 @plain_picture.register
-def _(picture: CellText) -> dict[str, Any]:
+def _(picture: CellText) -> Fields:
     pieces = [
         [text.encode(errors="replace").decode(), None if value is None else round(value, 4)]
         for text, value in picture.pieces
@@ -132,16 +133,16 @@ def _(picture: CellText) -> dict[str, Any]:
 
 
 @plain_picture.register
-def _(picture: PictureColumn) -> dict[str, Any]:
+def _(picture: PictureColumn) -> Fields:
     return _several("column", picture)
 
 
 @plain_picture.register
-def _(picture: PictureRow) -> dict[str, Any]:
+def _(picture: PictureRow) -> Fields:
     return _several("row", picture)
 
 
-def _several(kind: str, picture: PictureColumn) -> dict[str, Any]:
+def _several(kind: str, picture: PictureColumn) -> Fields:
     parts = [plain_picture(part) for part in picture.parts]
     return {"kind": kind, "title": visible(picture.title), "parts": parts}
 
@@ -151,7 +152,7 @@ def _several(kind: str, picture: PictureColumn) -> dict[str, Any]:
 MOST_TOKENS = 40  # generated for a comparison
 
 
-def small_maps(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def small_maps(task: Task, items: list[Any], options: Fields) -> list[Any]:
     """Small maps of all heads for each text."""
     by_words = options["unit"] == "words"
     return [
@@ -160,7 +161,7 @@ def small_maps(task: Task, items: list[Any], options: dict[str, Any]) -> list[An
     ]
 
 
-def _maps(of_tokens: attention_record.AttentionMaps, by_words: bool) -> dict[str, Any]:
+def _maps(of_tokens: attention_record.AttentionMaps, by_words: bool) -> Fields:
     of_words = of_tokens.by_words()
     maps = of_words if by_words else of_tokens
     layers = [
@@ -186,7 +187,7 @@ def _maps(of_tokens: attention_record.AttentionMaps, by_words: bool) -> dict[str
     return {"layers": layers, "labels": labels, "answer": maps.answer, "merges": merges}
 
 
-def one_head(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def one_head(task: Task, items: list[Any], options: Fields) -> list[Any]:
     """One head in full, or the mean of the heads of a layer, for each text."""
     which = options["kind"], options["layer"], options.get("head")
     maps = [attention_record.head_map(task, item, *which, _masked(options)) for item in items]
@@ -202,7 +203,7 @@ def one_head(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]
     ]
 
 
-def answers_with_masked_heads(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+def answers_with_masked_heads(task: Task, items: list[Any], options: Fields) -> list[Any]:
     """The answer to each text, with all heads and without the masked ones."""
     before = [_answer(task, item) for item in items]
     with attention_record.heads_masked_by_kind(task, _masked(options)):
@@ -210,7 +211,7 @@ def answers_with_masked_heads(task: Task, items: list[Any], options: dict[str, A
     return [_difference(answer, other) for answer, other in zip(before, after, strict=True)]
 
 
-def _answer(task: Task, item: Any) -> dict[str, Any]:
+def _answer(task: Task, item: Any) -> Fields:
     """The answer of a task to a text."""
     with read_whole():
         if task.decodes:
@@ -228,7 +229,7 @@ def _room(task: Task, text: str) -> int:
     return max(1, min(MOST_TOKENS, context + 1 - read))
 
 
-def _difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+def _difference(before: Fields, after: Fields) -> Fields:
     """Both answers; of vectors their cosine similarity and Euclidean distance."""
     if "vector" not in before:
         return {"with_all": before, "without": after}
@@ -237,7 +238,7 @@ def _difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]
     return {"cosine": cosine, "distance": float((vector - other).norm())}
 
 
-def coded(weights: Tensor, bits: int) -> dict[str, Any]:
+def coded(weights: Tensor, bits: int) -> Fields:
     """The square roots of weights as integers: root = integer / (2^bits - 1) * largest."""
     roots = weights.clamp(min=0).sqrt()
     largest = max(1.0, float(roots.max()) if roots.numel() else 1.0)
@@ -247,10 +248,10 @@ def coded(weights: Tensor, bits: int) -> dict[str, Any]:
     return {"bits": bits, "largest": largest, "data": base64.b64encode(data).decode()}
 
 
-def _masked(options: dict[str, Any]) -> attention_record.MaskedHeads:
+def _masked(options: Fields) -> attention_record.MaskedHeads:
     """The heads of the request, by kind and layer."""
     masked: dict[str, dict[int, list[int]]] = {}
-    heads: Sequence[dict[str, Any]] = options["masked_heads"]
+    heads: Sequence[Fields] = options["masked_heads"]
     for head in heads:
         masked.setdefault(head["kind"], {}).setdefault(head["layer"], []).append(head["head"])
     return masked
@@ -264,13 +265,13 @@ def decodes_texts(task: Task) -> bool:
     return task.decodes and not task.reads_images and not task.has("parse")
 
 
-def next_tokens(task: Task, items: list[str], options: dict[str, Any]) -> list[Any]:
+def next_tokens(task: Task, items: list[str], options: Fields) -> list[Any]:
     """What comes next after each text and the tokens that were chosen after it."""
     return [_next(task, text, dict(options)) for text in items]
 
 
 @torch.no_grad()
-def _next(task: Task, text: str, options: dict[str, Any]) -> dict[str, Any]:
+def _next(task: Task, text: str, options: Fields) -> Fields:
     chosen, most = options.pop("chosen"), options.pop("most")
     source, own = _source(task, text)
     method = _sampling(own, options)
@@ -308,7 +309,7 @@ def _next(task: Task, text: str, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _bars(log_probs: Tensor, allowed: Tensor, label: Any, most: int) -> list[dict[str, Any]]:
+def _bars(log_probs: Tensor, allowed: Tensor, label: Any, most: int) -> list[Fields]:
     """The most probable tokens (V,): the model's probability, and the one after the filters."""
     after = allowed.softmax(-1)
     best = log_probs.topk(min(most, len(log_probs)))
@@ -324,7 +325,7 @@ def _bars(log_probs: Tensor, allowed: Tensor, label: Any, most: int) -> list[dic
     return _as_text(rows)
 
 
-def _as_text(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _as_text(rows: list[Fields]) -> list[Fields]:
     """The same, each token also as text."""
     texts = without_markers([row["token"] for row in rows])
     return [{**row, "text": text} for row, text in zip(rows, texts, strict=True)]
@@ -339,7 +340,7 @@ def _source(task: Task, text: str, **options: Any) -> tuple[Sequences, Any]:
     return Sequences.of([ids], task.module.config.pad).to(device), method
 
 
-def _sampling(own: Any, options: dict[str, Any]) -> Sampling:
+def _sampling(own: Any, options: Fields) -> Sampling:
     """Sampling with the options of a request; of the task's own filters those that forbid tokens
     stay, and temperature, top-k and top-p are what the request says."""
     method: Sampling = decoding.options("sampling", **options)
@@ -362,12 +363,12 @@ def _check_chosen(task: Task, chosen: Sequence[int], read: int) -> None:
         )
 
 
-def beam_searches(task: Task, items: list[str], options: dict[str, Any]) -> list[Any]:
+def beam_searches(task: Task, items: list[str], options: Fields) -> list[Any]:
     """The beam search from each text: every token that was tried, and the hypotheses."""
     return [_search(task, text, options) for text in items]
 
 
-def _search(task: Task, text: str, options: dict[str, Any]) -> dict[str, Any]:
+def _search(task: Task, text: str, options: Fields) -> Fields:
     source, method = _source(task, text, **options)
     assert isinstance(method, Beam)  # with 2 beams or more
     trace = BeamTrace(method.size)

@@ -22,8 +22,9 @@ from drawn_configs import (
     saved_config,
 )
 from test_xlnet import permuted, random_batch
+from their_encoder_decoders import our_logits, their_logits
 from their_encoders import SAME, V, answers, assert_same_outputs, batch, transformers, weights
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from regard import decoding
@@ -115,15 +116,6 @@ def test_drawn_encoders_are_those_of_transformers_both_ways(family, seed, tmp_pa
 
 
 # ---------------------------------------------------------------------------- encoder-decoders
-
-
-def their_logits(model: nn.Module, source: Sequences, target: Tensor) -> Tensor:
-    mask = source.keep.long()
-    return model(input_ids=source.ids, attention_mask=mask, decoder_input_ids=target).logits
-
-
-def our_logits(model: Any, source: Sequences, target: Tensor) -> Tensor:
-    return model.head.logits(model(source, Sequences.full(target)).hidden)
 
 
 @torch.no_grad()
