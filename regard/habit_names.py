@@ -231,17 +231,20 @@ OTHER_NAMES = {other: ours.rpartition(".")[2] for other, ours in OPTIONS.items()
 WORDS = ("words", "tokens")
 TAGS = ("tags", "ner_tags", "pos_tags", "chunk_tags", "labels")
 TARGETS = ("label_text", "label", "labels", "class", "target", "score", "stars")
+# of a text with a relation: its words, the first and the last of its head, those of its tail
+TACRED = ("token", "subj_start", "subj_end", "obj_start", "obj_end")
 TEXTS = (
     *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2")),
     *(("text1", "text2"), ("text_a", "text_b"), ("question", "sentence")),
-    *(("text", "head", "tail"), ("text",)),
+    *(("text", "head", "tail"), TACRED, ("text",)),
     *(("anchor", "positive"), ("query", "positive"), ("query", "answer"), ("question", "answer")),
     *(("sentence",), ("review",), ("content",)),
 )
 NEGATIVES = re.compile(r"negatives?(_\d+)?")  # beside a pair
-SOURCES = (  # of texts from which others are generated, and these
+SOURCES = (  # of texts from which others are generated, and these; of relations
     *(("document", "summary"), ("article", "highlights"), ("dialogue", "summary")),
     *(("text", "summary"), ("source", "target"), ("src", "tgt"), ("input", "output")),
+    (*TACRED, "relation"),
 )
 # All usual names: a first line that has no others is probably a header.
 COLUMNS = {

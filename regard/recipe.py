@@ -609,7 +609,8 @@ def _message(key: str, errors: Sequence[Any]) -> str:
     hint = ""
     if first["type"] in ("literal_error", "enum"):
         hint = nearest(str(first["input"]), re.findall(r"'([^']*)'", first["ctx"]["expected"]))
-    return f"{type_error_message(key + index, errors, toml_value)} {hint}".rstrip()
+    message = type_error_message(key + index, errors, toml_value)
+    return f"{message.replace('an object', 'a section', 1)} {hint}".rstrip()
 
 
 def _index(error: Any) -> str:

@@ -185,10 +185,10 @@ _EXPECTED = {
     "path_type": "a path (a string)",
     "list_type": "a list",
     "tuple_type": "a list",
-    "dict_type": "a section",
-    "model_type": "a section",
-    "model_attributes_type": "a section",
-    "dataclass_type": "a section",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "dataclass_type": "an object",
     "none_required": "null",
 }
 

@@ -100,7 +100,7 @@ def test_data_errors_have_the_line_of_the_file(tmp_path):
     path = tmp_path / "vocab.json"
     for content, line, problem in (
         ('{"a": 0,\n "b" 1}', 2, "is not JSON"),
-        ("[1]", None, "must be a section"),
+        ("[1]", None, "must be an object"),
     ):
         path.write_text(content)
         with pytest.raises(DataError, match=problem) as error:

@@ -42,6 +42,7 @@ from regard.data.files import (
     delimiter_hint,
     ending,
     lines,
+    open_bytes,
     without_ends,
 )
 from regard.errors import ConfigError, DataError, MissingExtra, check_choice
@@ -338,7 +339,13 @@ class _Table:
     keep_errors: bool
 
     def jsonl(self, delimiter: str) -> Numbered:
-        """The objects of lines that are not blank."""
+        """The objects of lines that are not blank; or the items of a list, the whole file."""
+        with open_bytes(self.path) as stream:
+            is_list = stream.read(1) == b"["
+        if is_list:
+            value = json_value("".join(lines(self.path, LONGEST_TEXT)), self.path)
+            yield from _of_memory(in_memory.Items(value, self.path), self.columns)
+            return
         blocks = blocks_of_file(self.path, keep_errors=self.keep_errors)
         for number, line in enumerate(chain.from_iterable(blocks), 1):
             try:

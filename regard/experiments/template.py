@@ -167,7 +167,9 @@ def _preset_options(task: str) -> dict[str, Any]:
     section: Any = fields["data"].annotation
     file = f"train.{'txt' if section.running_text else kind.file_ending}"
     train = [file] if section.several_files else file
-    preset = {"task": task, "data": {"train": train, "valid": 0.1}}
+    preset: dict[str, Any] = {"task": task, "data": {"train": train, "valid": 0.1}}
+    if list in kind.input_columns.values():  # such rows have names
+        preset["data"]["columns"] = [*kind.input_columns, "label"]
     if kind.new_model:
         return {**preset, "model": {"name": kind.new_model}}
     if "teacher" in fields and fields["teacher"].is_required():

@@ -40,9 +40,8 @@ FIRST_ROWS = 1024  # from which the columns of all parts are inferred
 TRIED = 8  # rows whose results tell the columns of Parquet
 
 InputRow = tuple[int, Row | DataError]  # the line on which it begins, and its fields by column
-Results = list[
-    line_predictor.Record | None
-]  # of rows, by column; {} of a row without text, None without result
+# of rows, by column; {} of a row without text, None without result
+Results = list[Row | None]
 Errors = dict[int, DataError]  # of rows without a result, by index
 
 
@@ -195,12 +194,11 @@ class Worker:
             self.columns = (TEXT,)
         elif first and not self.columns:
             self.columns = line_predictor.infer_columns(Path(file.path), first[0])
-        self.types: tuple[type, ...] = ()
+        self.lists = False  # whether columns may hold lists
         if isinstance(self.computer, PredictionComputer) and file.format != "lines":
-            line_predictor.check_columns(
-                self.computer.predictor.task, self.columns, Path(file.path)
-            )
-            self.types = (*self.computer.predictor.task.input_columns.values(),)
+            task = self.computer.predictor.task
+            line_predictor.check_columns(task, self.columns, Path(file.path))
+            self.lists = list in task.input_columns.values()
         self.is_lines, self.schema = file.format == "lines", None
         has_columns = manifest.task.format in ("jsonl", "parquet")
         of_method = "vector" if manifest.task.method == "embed" else "prediction"
@@ -218,7 +216,7 @@ class Worker:
             try:
                 if isinstance(row, DataError):
                     raise row
-                of_row = line_predictor.texts_of_row(row, self.columns, (path, line), self.types)
+                of_row = line_predictor.texts_of_row(row, self.columns, (path, line), self.lists)
                 texts.append(of_row[0] if self.is_lines else of_row)  # a line may be a pair
                 readable.append(index)
             except DataError as error:

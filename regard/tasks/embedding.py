@@ -15,7 +15,7 @@ al. 2021, section 3.2).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -31,7 +31,7 @@ from torch.utils.checkpoint import checkpoint
 from regard.checkpoints.model_folder import open_folder
 from regard.checkpoints.sentence_transformers import read_pooling
 from regard.data import RowReader, Sequences
-from regard.data.batches import moved
+from regard.data.batches import Losses, moved
 from regard.data.encoder_inputs import EncodedInputs, GroupedInputs
 from regard.data.in_memory import columns_of_part, is_path, plain_names
 from regard.data.readers import ReadReport
@@ -51,7 +51,7 @@ from regard.tasks.encoder_training import Teacher, TeacherSection, headed, token
 from regard.tasks.encoding import EncoderTask, Part, Parts, input_format_of, kept_examples
 from regard.tasks.inputs import as_list
 from regard.tasks.retrieval import Pair, SearchData, is_scored, pair_rows, pairs_in, texts_in
-from regard.tasks.task import Prediction, Task
+from regard.tasks.task import Prediction, PredictsAs, Task
 from regard.text import Tokenizer
 
 CORRELATIONS = ("pearson", "spearman")
@@ -119,6 +119,7 @@ class Embedder(EncoderTask):
 
     name = "embedding"
     prediction_type = VectorPrediction
+    predict: PredictsAs[str, np.ndarray, np.ndarray, VectorPrediction]
     commands = ("embed", "predict", "evaluate", "look")
     library = "sentence-transformers"
     pipeline = "feature-extraction"
@@ -163,7 +164,7 @@ class Embedder(EncoderTask):
     # ---- training
 
     @classmethod
-    def from_recipe(cls, recipe: Any, model: nn.Module, tokenizer: Tokenizer) -> Embedder:
+    def from_recipe(cls, recipe: Any, model: nn.Module, tokenizer: Tokenizer) -> Self:
         """The task with its texts, and their numbers or the vectors that a teacher gives them.
 
         Raises:
@@ -284,7 +285,7 @@ class Embedder(EncoderTask):
         return torch.cat([torch.as_tensor(x) for x in embedder.chunks(texts, "truncate")])
 
     @classmethod
-    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+    def problems(cls, recipe: Any) -> sections.Problems:
         """Options without effect, or without what they need."""
         yield from super().problems(recipe)
         objective, columns = recipe.objective, recipe.data.columns
@@ -305,7 +306,7 @@ class Embedder(EncoderTask):
         if recipe.data.test is not None:
             yield "data.test", "has no target here. Use: regard evaluate FOLDER FILE"
 
-    def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
+    def losses(self, batch: Any, carry: None = None) -> tuple[Losses, None]:
         """The objective times the number of examples; of a teacher the sum of the squared distances
         from its vectors. And the number of examples.
         """
@@ -368,7 +369,9 @@ class Embedder(EncoderTask):
 
     # ---- predictions
 
-    def predict(self, texts: Any, *, return_proba: bool = False, **options: Any) -> Any:
+    def predict(  # type: ignore[no-redef]
+        self, texts: Any, *, return_proba: bool = False, **options: Any
+    ) -> Any:
         """The vectors of texts, (N, D), or of one text, (D,)."""
         if return_proba:
             return Task.predict(self, texts, return_proba=True, **options)

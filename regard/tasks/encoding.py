@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from regard.attention.capture import listening
 from regard.data import EpochSampler, RowReader, Sequences
+from regard.data.batches import Losses
 from regard.data.encoder_inputs import (
     EncodedInputs,
     GroupedInputs,
@@ -34,7 +35,7 @@ from regard.models.wrappers import encoder
 from regard.tasks import batching, inputs
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.encoder_training import AuxiliaryLM, label_fields, put, vectors_for
-from regard.tasks.sections import EncoderData, RowsData, word_vector_problems
+from regard.tasks.sections import EncoderData, Problems, RowsData, word_vector_problems
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
 
@@ -128,11 +129,11 @@ class EncoderTask(EmbedsTexts):
 
     def is_one(self, texts: Any) -> bool:
         """Whether this is one text, one pair where the task reads pairs, or one row or object."""
+        named = isinstance(texts, str | Mapping)
         if self._reads_texts:
-            several = len(self.input_columns) > 1
-            return inputs.is_single(texts) if several else isinstance(texts, str)
+            return named or (len(self.input_columns) > 1 and inputs.is_single(texts))
         row = isinstance(texts, tuple) and isinstance(texts[0], str)
-        return isinstance(texts, str | Mapping) or (row and not isinstance(texts[-1], str))
+        return named or row and not isinstance(texts[-1], str)
 
     @property
     def _reads_texts(self) -> bool:
@@ -340,7 +341,7 @@ class EncoderTask(EmbedsTexts):
         return {"labels": output_names(config, model.outputs()[cls.head])}
 
     @classmethod
-    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+    def problems(cls, recipe: Any) -> Problems:
         """Options without effect, or without what they need."""
         yield from word_vector_problems(recipe)
         if recipe.data.valid is None:
@@ -392,7 +393,7 @@ class EncoderTask(EmbedsTexts):
         also = {} if aux_lm is None else {"language_modeling": aux_lm.count(batch.texts)}
         return {"loss": len(batch), **also}
 
-    def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
+    def losses(self, batch: Any, carry: None = None) -> tuple[Losses, None]:
         """The loss of the head's scores; and that of the auxiliary objective."""
         device_batch = self.completed(batch)
         texts = self.as_read(device_batch.texts)

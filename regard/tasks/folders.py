@@ -27,7 +27,7 @@ from regard.checkpoints.adapters import AdapterOptions, write_adapter
 from regard.checkpoints.filling import quantized_tensors
 from regard.checkpoints.hub import CONFIG, folder_of
 from regard.checkpoints.sentence_transformers import read_pooling, write_sentence_transformers
-from regard.data.in_memory import column_names, is_path
+from regard.data.in_memory import is_path
 from regard.errors import CheckpointError, ConfigError, check_choice, warn
 from regard.file_pages import releasing
 from regard.file_writing import check_new, creating, write_text
@@ -45,7 +45,7 @@ from regard.suggest import nearest
 from regard.tasks import TASKS, task_class
 from regard.tasks.embedding import Embedder
 from regard.tasks.encoding import EncoderTask
-from regard.tasks.inputs import first_record, rows_of
+from regard.tasks.inputs import names_in, rows_of
 from regard.tasks.model_card import CardHistory, adapter_form, write_card
 from regard.tasks.task import Task
 
@@ -542,8 +542,7 @@ def recipe_columns(run: Path, data: Any) -> tuple[str, ...]:
     columns = () if section.get("target_columns") else section.get("columns", ())
     if not columns or not all(isinstance(column, str) for column in columns):
         return ()
-    names = first_record(Path(data)) if is_path(data) else column_names(data)
-    return tuple(columns) if {*columns} <= {*names} else ()
+    return tuple(columns) if {*columns} <= {*names_in(data)} else ()
 
 
 def as_task(model: Model) -> Any:

@@ -4,7 +4,7 @@ All methods of all tasks use these functions, so that they accept the same input
 give the number of the text.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from os import PathLike
 from typing import Any
@@ -35,10 +35,24 @@ def fields_in(item: Any, names: Iterable[str], index: int) -> list[Any]:
         first, *others = names
         present = [name for name in (first, *others) if name in item]
         if present not in ([first, *others], [first]):
-            problem = f"must have {', '.join([first, *others])}, or {first} alone, but has"
+            alone = f", or {first} alone" if others else ""
+            problem = f"must have {', '.join([first, *others])}{alone}, but has"
             raise TextError(index, f"{problem} {', '.join(map(str, item))}.")
         return [item[name] for name in present]
     return list(item) if isinstance(item, list | tuple) else [item]
+
+
+def without_names(items: list[Any], names: Collection[str]) -> list[Any]:
+    """Inputs, of which rows by name become their texts, where these names are of texts alone.
+
+    Raises:
+        TextError: a row has not these columns.
+    """
+    for index, item in enumerate(items):
+        if isinstance(item, Mapping) and names and {*names} <= {*TEXT_NAMES}:
+            fields = fields_in(item, names, index)
+            items[index] = tuple(fields) if len(fields) > 1 else fields[0]
+    return items
 
 
 def as_list(texts: Any) -> list[Any]:
@@ -220,6 +234,11 @@ def first_record(file: str | PathLike[str], delimiter: str | None = None) -> Map
         with suppress(ConfigError, DataError):
             return next(iter(open_table(file, delimiter=delimiter)))
     return {}
+
+
+def names_in(source: Any) -> Iterable[str]:
+    """The names of the columns of a table, in a file or in memory; none of other data."""
+    return first_record(source) if in_memory.is_path(source) else in_memory.column_names(source)
 
 
 def usual_columns(source: Any, delimiter: str | None = None) -> tuple[int | str, ...]:

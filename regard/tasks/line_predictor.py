@@ -12,7 +12,7 @@ from regard.data.text_chunks import Chunk, is_blank
 from regard.errors import ConfigError, DataError, TextError
 
 if TYPE_CHECKING:
-    from regard.data.readers import Location
+    from regard.data.readers import Location, Record
     from regard.tasks.batching import TooLong
     from regard.tasks.task import Task
 
@@ -114,13 +114,10 @@ class LinePredictor:
         return {**self.task.prediction_type.empty_values(), "text": ""}
 
 
-Record = dict[str, Any]  # a row by column
-
-
 COMMON_FIELDS = ("number", "source", "text", "truncated")  # fields of the results of all tasks
 
 
-def check_columns(task: Any, columns: Sequence[str], path: Path) -> None:
+def check_columns(task: Task, columns: Sequence[str], path: Path) -> None:
     """Check that a `Task` predicts from a table with this number of columns of texts.
 
     Raises:
@@ -132,7 +129,7 @@ def check_columns(task: Any, columns: Sequence[str], path: Path) -> None:
             f"< {path.with_suffix('.jsonl')}"
         )
     most = 1 if task.pairs is False else len(task.input_columns)
-    if len(columns) > most:
+    if len(columns) > most and list not in task.input_columns.values():
         reads = "single texts" if most == 1 else f"inputs of 1 to {most} columns"
         raise ConfigError(
             f"This model of {task.name} reads {reads}, but --columns names {len(columns)}: "
@@ -185,11 +182,11 @@ def texts_of_row(
     record: Mapping[str, Any],
     columns: Sequence[str],
     location: Location,
-    types: Sequence[type] = (),
+    lists: bool = False,
 ) -> tuple[Any, ...]:
     """The texts of a row in these columns; "" for a value that is missing.
 
-    types: of their values; those of columns that may hold lists are `list`.
+    lists: whether a value may be a list.
 
     Raises:
         DataError: there is no such column, or its value is of another type.
@@ -197,8 +194,8 @@ def texts_of_row(
     from regard.data.readers import field_value, text_of
 
     values = []
-    for name, kind in zip(columns, (*types, *[str] * len(columns)), strict=False):
+    for name in columns:
         value = field_value(record, name, location)
-        is_list = kind is list and isinstance(value, list)
+        is_list = lists and isinstance(value, list)
         values.append(value if is_list else "" if value is None else text_of(name, value, location))
     return tuple(values)

@@ -364,7 +364,7 @@ class MinimalPairReport(ScoreReport):
             (name, f"{accuracy:.4f}", str(ties), f"{pairs:,}")
             for name, (accuracy, ties, pairs) in self.sets.items()
         ]
-        return ScoreTable("Minimal pairs", "", ("set", "accuracy", "ties", "pairs"), rows)
+        return ScoreTable("Minimal pairs", "", ("name", "accuracy", "ties", "pairs"), rows)
 
 
 def minimal_pair_scores(task: Task, pairs: Sequence[MinimalPair]) -> list[Score]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import tokenizers
 import torch
@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data.batches import IGNORE, Sequences
+from regard.data.batches import IGNORE, Losses, Sequences
 from regard.data.corpus import Corpus, Documents, encode_corpus, read_documents
 from regard.data.encoder_inputs import EncodedInputs
 from regard.data.lm_streams import DocumentWindows
@@ -52,7 +52,7 @@ from regard.tasks.encoding import EncoderTask, no_columns
 from regard.tasks.inputs import as_list, checked_text, checked_texts, pairs_of
 from regard.tasks.log_likelihoods import check_lengths, pseudo_log_likelihoods
 from regard.tasks.running_text import DocumentData
-from regard.tasks.sections import NewTokenizerRecipe, TokenizerSection
+from regard.tasks.sections import NewTokenizerRecipe, Problems, TokenizerSection
 from regard.tasks.task import PAIR, Prediction, Predicts, Task, of_training
 from regard.text import Tokenizer
 
@@ -159,6 +159,7 @@ class MaskFiller(EncoderTask):
 
     name = "fill-mask"
     prediction_type = FilledText
+    predict: Predicts[str, str, FilledText]
     commands: ClassVar[tuple[str, ...]] = ("predict", "embed", "look")
     head = "masked_lm"
     pipeline = "fill-mask"
@@ -358,14 +359,12 @@ class MaskedLanguageModel(MaskFiller):
     teacher: MaskedTeacher | None = None
 
     @classmethod
-    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+    def problems(cls, recipe: Any) -> Problems:
         """None but those of the sections."""
         yield from ()
 
     @classmethod
-    def from_recipe(
-        cls, recipe: MaskedRecipe, model: nn.Module, tokenizer: Tokenizer
-    ) -> MaskedLanguageModel:
+    def from_recipe(cls, recipe: MaskedRecipe, model: nn.Module, tokenizer: Tokenizer) -> Self:
         """The task with its data, ready to be trained.
 
         Raises:
@@ -388,9 +387,7 @@ class MaskedLanguageModel(MaskFiller):
         return task
 
     @classmethod
-    def without_data(
-        cls, recipe: MaskedRecipe, model: nn.Module, tokenizer: Tokenizer
-    ) -> MaskedLanguageModel:
+    def without_data(cls, recipe: MaskedRecipe, model: nn.Module, tokenizer: Tokenizer) -> Self:
         """The task before its data are read, the model with the heads that it trains."""
         pairs = {"next_sentence": 2} if recipe.data.sentence_pairs else {}
         with_heads = _with_heads(headed(model), {cls.head: 1, **pairs})
@@ -495,9 +492,7 @@ class MaskedLanguageModel(MaskFiller):
         taught = {} if self.teacher is None else self.teacher.counts(batch)
         return {"loss": batch.count, **pairs, **taught}
 
-    def losses(
-        self, batch: MaskedBatch, carry: None = None
-    ) -> tuple[dict[str, tuple[Tensor, int]], None]:
+    def losses(self, batch: MaskedBatch, carry: None = None) -> tuple[Losses, None]:
         """The sum of the cross-entropies of the chosen tokens, that of the pairs, and those of a
         teacher.
         """

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ from regard.tasks.encoder_training import headed
 from regard.tasks.inputs import as_list, text_or_words
 from regard.tasks.sections import EncoderRecipe, RowsData
 from regard.tasks.tagging import at_positions, of_words
-from regard.tasks.task import Prediction
+from regard.tasks.task import Prediction, Predicts
 from regard.text import Tokenizer
 from regard.text.trees import UNESCAPED, WORD, ConstituencyTree, Span, chains, tree_of, unchained
 from regard.text.word_spans import WordSpans
@@ -214,6 +214,7 @@ class Parser(encoding.EncoderTask):
 
     name = "parsing"
     prediction_type = ParsePrediction
+    predict: Predicts[str, str, ParsePrediction]
     head = "chart"
     file_ending = "mrg"
     read_records = staticmethod(read_treebank)
@@ -238,7 +239,7 @@ class Parser(encoding.EncoderTask):
     # ---- from a recipe
 
     @classmethod
-    def from_recipe(cls, recipe: ParsingRecipe, model: nn.Module, tokenizer: Tokenizer) -> Parser:
+    def from_recipe(cls, recipe: ParsingRecipe, model: nn.Module, tokenizer: Tokenizer) -> Self:
         """The task with its data and heads for its labels and tags, ready to be trained.
 
         Raises:

@@ -10,24 +10,26 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from regard.data import RowReader, Sequences
+from regard.data import RowReader, Sequences, open_table
 from regard.data.encoder_inputs import InputFormat, Texts
-from regard.data.files import LONGEST_TEXT, ending, lines
-from regard.data.readers import Numbered, json_value
-from regard.errors import DataError, TextError
+from regard.data.files import ending, lines
+from regard.data.in_memory import is_path
+from regard.data.readers import Numbered
+from regard.errors import TextError
+from regard.habit_names import TACRED
 from regard.layers.task_heads import HEAD_INIT, ClassificationHead, every_token, init_weights
 from regard.models.conversions import with_vocabulary
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.tasks import classification, inputs
-from regard.tasks.sections import differing
+from regard.tasks.sections import Problems, differing
 from regard.tasks.task import Predicts
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
@@ -37,6 +39,8 @@ from regard.text.trees import UNESCAPED
 TOKENS = {"<e1>": "[E1]", "</e1>": "[/E1]", "<e2>": "[E2]", "</e2>": "[/E2]"}
 OPENING = ("[E1]", "[E2]")
 MARK = re.compile("</?e[12]>")
+ONE_SPAN = re.compile(r"(?s)<e[12]><e[12]>.*</e[12]></e[12]>")
+NUMBERED = re.compile(r'\d+\t"(.*)"\s*')  # a text of SemEval-2010 task 8
 METRICS = ("relation-f1", "relation-micro-f1", "accuracy")
 Item = str | tuple[Any, ...] | Mapping[str, Any]  # a text with its spans
 EXAMPLE = "<e1>Rain</e1> caused the <e2>flood</e2>"
@@ -46,41 +50,28 @@ def _semeval(path: str) -> Numbered:
     """The examples of SemEval-2010 task 8: a text in quotes, then the line of its relation."""
     text, begun = "", 0
     for number, line in enumerate(lines(path), 1):
-        if quoted := re.fullmatch(r'\d+\t"(.*)"\s*', line):
+        if quoted := NUMBERED.fullmatch(line):
             text, begun = quoted[1], number
         elif text and line.strip():
             yield begun, {"text": text, "label": line.strip()}
             text = ""
 
 
-def _tacred(path: str) -> Numbered:
-    """The examples of TACRED, a list of objects: words, and the first and last of both spans."""
-    content = "".join(lines(path, LONGEST_TEXT))
-    for number, example in enumerate(json_value(content, path), 1):
-        try:
-            words = [UNESCAPED.get(word, word) for word in example["token"]]
-            for part, mark in (("subj", "e1"), ("obj", "e2")):
-                first, last = example[f"{part}_start"], example[f"{part}_end"]
-                words[first] = f"<{mark}>{words[first]}"
-                words[last] += f"</{mark}>"
-            yield number, {"text": " ".join(words), "label": example["relation"]}
-        except (KeyError, IndexError, TypeError) as error:
-            problem = f"example {number} has not TACRED's fields, or spans in its words: {error}"
-            raise DataError(path, None, problem) from None
-
-
 def _examples(source: Any) -> RowReader | None:
-    """The examples of a file of SemEval (.txt) or of TACRED (.json); None: it is another source."""
-    path = str(source) if isinstance(source, str | Path) else ""
-    if ending(path) == ".json" and next(lines(path, LONGEST_TEXT), "").startswith("["):
-        return RowReader(path, partial(_tacred, path))
-    return RowReader(path, partial(_semeval, path)) if ending(path) == ".txt" else None
+    """The examples of a file of SemEval (.txt), or of a table with TACRED's columns; None: it is
+    another source.
+    """
+    path = str(source) if is_path(source) else ""
+    if ending(path) == ".txt":
+        return RowReader(path, partial(_semeval, path))
+    columns = {name: name for name in TACRED} | {"label": "relation"}
+    return open_table(source, columns) if {*TACRED} <= {*inputs.names_in(source)} else None
 
 
 class RelationData(classification.LabelledData):
-    """[data]: the files of SemEval-2010 task 8 (.txt) or of TACRED (.json), or tables: a text, the
-    spans [start, end] of its head and its tail in characters, and the relation; or a text with
-    <e1></e1> and <e2></e2> around them, and the relation.
+    """[data]: tables of a text, the spans [start, end] of its head and its tail in characters, and
+    the relation; or a text with <e1></e1> and <e2></e2> around them, and the relation; or the
+    files of SemEval-2010 task 8 (.txt); or rows as TACRED has them (.json, .jsonl).
     """
 
     input_names = ("text", "head", "tail")
@@ -89,13 +80,14 @@ class RelationData(classification.LabelledData):
     def pairs(self) -> None:
         """Spans are no second text."""
 
-    def rows(self, path: Any, part: str, columns: Mapping[str, int | str]) -> RowReader:
+    def read(self, source: Any, part: str) -> RowReader:
         """The rows of a table, or the examples of a file."""
-        return _examples(path) or super().rows(path, part, columns)
+        return _examples(source) or super().read(source, part)
 
     def texts(self) -> Iterator[str]:
         """The training texts without their markers, from which a tokenizer learns."""
-        return (MARK.sub("", row["text"]) for row in self.records("train"))
+        rows = self.records("train")
+        return (MARK.sub("", row.get("text") or " ".join(row["token"])) for row in rows)
 
 
 class RelationRecipe(classification.OneTargetRecipe):
@@ -178,7 +170,7 @@ class RelationExtraction(classification.TextClassifier):
         return with_vocabulary(model, tokenizer.vocab_size), tokenizer
 
     @classmethod
-    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+    def problems(cls, recipe: Any) -> Problems:
         """Options without effect, or without what they need."""
         yield from super().problems(recipe)
         yield from differing(recipe.objective, "objective", ("both_orders",), "is of two texts")
@@ -211,8 +203,29 @@ class RelationExtraction(classification.TextClassifier):
         return [(_marked(item, index),) for index, item in enumerate(inputs.as_list(texts))]
 
 
+def _in_characters(tokens: Any, bounds: Sequence[Any], index: int) -> list[Any]:
+    """The text of tokens, and its spans in characters from those in tokens: the first and the last
+    token of the head, then those of the tail.
+    """
+    words = [UNESCAPED.get(word, word) for word in inputs.as_strings(tokens) or ()]
+    starts = [*accumulate((len(word) + 1 for word in words), initial=0)]
+    pairs = bounds[:2], bounds[2:]
+    try:
+        spans = [(starts[int(first)], starts[int(last) + 1] - 1) for first, last in pairs]
+    except (IndexError, TypeError, ValueError):
+        problem = f"has the spans {pairs}, which are not first and last of {len(words)} tokens."
+        raise TextError(index, problem) from None
+    return [" ".join(words), *spans]
+
+
 def _marked(item: Any, index: int) -> str:
-    first, *spans = inputs.fields_in(item, RelationExtraction.input_columns, index)
+    of_words = isinstance(item, Mapping) and "token" in item
+    names = TACRED if of_words else RelationExtraction.input_columns
+    first, *spans = inputs.fields_in(item, names, index)
+    if len(spans) == 4:
+        first, *spans = _in_characters(first, spans, index)
+    elif quoted := NUMBERED.fullmatch("\t".join(map(str, [first, *spans]))):
+        first, spans = quoted[1], []
     text = inputs.checked_text(first, index)
     places = []
     for span, number in zip(spans, "12", strict=False):
@@ -224,7 +237,8 @@ def _marked(item: Any, index: int) -> str:
     for position, _, mark in sorted(places, reverse=True):
         text = text[:position] + mark + text[position:]
     at = [text.find(mark) for mark in TOKENS]
-    if sorted(MARK.findall(text)) != sorted(TOKENS) or at[0] > at[1] or at[2] > at[3]:
-        problem = "must have one <e1></e1> and one <e2></e2>, around its two spans."
+    ordered = at[0] < at[1] and at[2] < at[3] and len(spans) < 3 and not ONE_SPAN.search(text)
+    if sorted(MARK.findall(text)) != sorted(TOKENS) or not ordered:
+        problem = "must have one <e1></e1> and one <e2></e2>, around two different spans."
         raise TextError(index, problem, f"Write {EXAMPLE!r}, or give text, head and tail.")
     return text

@@ -13,16 +13,16 @@ In training a generator fills masks, and the discriminator reads what it drew (e
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data.batches import IGNORE, Sequences
+from regard.data.batches import IGNORE, Losses, Sequences
 from regard.data.pretraining import MaskedBatch, MaskedTexts
 from regard.data.sampler import EpochSampler
 from regard.decoding.steps import evaluating
@@ -33,8 +33,8 @@ from regard.tasks.encoder_training import headed
 from regard.tasks.encoding import EncoderTask
 from regard.tasks.inputs import as_list, checked_text
 from regard.tasks.masked_language_modeling import MaskedLanguageModel, MaskedRecipe
-from regard.tasks.sections import starts_from_folder
-from regard.tasks.task import Prediction, Task, of_training
+from regard.tasks.sections import Problems, starts_from_folder
+from regard.tasks.task import Prediction, Predicts, Task, of_training
 from regard.text import Tokenizer
 from regard.text.word_spans import WordSpans
 
@@ -98,6 +98,7 @@ class ReplacedTokenDetector(EncoderTask):
     name = "replaced-tokens"
     new_model = "electra"
     prediction_type = ReplacedTokens
+    predict: Predicts[str, list[str], ReplacedTokens]
     commands = ("predict", "embed", "look")
     head = "replaced"
     Recipe: ClassVar[type[Recipe] | None] = ReplacedTokensRecipe
@@ -115,7 +116,7 @@ class ReplacedTokenDetector(EncoderTask):
         return issubclass(model, Electra)
 
     @classmethod
-    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+    def problems(cls, recipe: Any) -> Problems:
         """Options without effect, or without what they need."""
         if recipe.data.sentence_pairs:
             yield "data.sentence_pairs", "has no loss in this task, whose texts are single."
@@ -131,7 +132,7 @@ class ReplacedTokenDetector(EncoderTask):
     @classmethod
     def from_recipe(
         cls, recipe: ReplacedTokensRecipe, model: nn.Module, tokenizer: Tokenizer
-    ) -> ReplacedTokenDetector:
+    ) -> Self:
         """The task with its data, ready to be trained, and a generator with random weights.
 
         Raises:
@@ -147,7 +148,7 @@ class ReplacedTokenDetector(EncoderTask):
     @classmethod
     def without_data(
         cls, recipe: ReplacedTokensRecipe, model: nn.Module, tokenizer: Tokenizer
-    ) -> ReplacedTokenDetector:
+    ) -> Self:
         """The task before its data are read, its model with a generator."""
         objective, discriminator = recipe.objective, headed(model).with_head(cls.head, 1)
         config = generator_config(discriminator.config, objective.generator_size)
@@ -173,7 +174,7 @@ class ReplacedTokenDetector(EncoderTask):
         """Chosen tokens, and all tokens."""
         return {"loss": batch.count, "discriminator": int(batch.texts.lengths.sum())}
 
-    def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
+    def losses(self, batch: Any, carry: None = None) -> tuple[Losses, None]:
         """The sum of the generator's cross-entropies, and that of the discriminator's times its
         weight.
         """

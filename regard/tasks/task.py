@@ -45,20 +45,21 @@ from regard.models.protocols import Encoder, Generator
 from regard.models.wrappers import encoder, generator
 from regard.schema import joined_with_or
 from regard.suggest import check_options
-from regard.tasks.inputs import as_list, warn_if_file, warn_of_blank_texts
+from regard.tasks.inputs import as_list, warn_if_file, warn_of_blank_texts, without_names
 from regard.text.word_spans import Splitter, word_spans
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
-    from torch import Tensor, nn
+    from torch import nn
 
-    from regard.data.batches import Batches
+    from regard.data.batches import Batches, Losses
     from regard.data.encoder_inputs import InputFormat
     from regard.layers.pooling import LayerChoice
     from regard.metrics.score import NamedScore, ScoreReport, Scores
     from regard.recipe import Recipe
     from regard.tasks.batching import TooLong
+    from regard.tasks.sections import Problems
     from regard.text import Tokenizer
 
 
@@ -112,15 +113,16 @@ class EmbedOptions(VectorFields, total=False):
 
 
 Item = TypeVar("Item", contravariant=True)
-Result = TypeVar("Result")
+Result = TypeVar("Result", covariant=True)
+Results = TypeVar("Results", covariant=True)
 Predicted = TypeVar("Predicted")
 LogLikelihoods = Callable[[Sequence[str]], list[float]]  # of sentences, in nats
-TextOrPair = str | tuple[str, ...]
+TextOrPair = str | tuple[str, ...] | Mapping[str, str]
 Proba = Literal[True]
 
 
-class Predicts(Protocol[Item, Result, Predicted]):
-    """The types of `predict`: of an input its result, of several a list; or their predictions. Of
+class PredictsAs(Protocol[Item, Result, Results, Predicted]):
+    """The types of `predict`: of an input its result, of several their results; or predictions. Of
     several texts that are generated for an input nothing is said.
     """
 
@@ -137,9 +139,12 @@ class Predicts(Protocol[Item, Result, Predicted]):
     @overload
     def __call__(self, texts: Item, **options: Any) -> Result: ...
     @overload
-    def __call__(self, texts: Sequence[Item], **options: Any) -> list[Result]: ...
+    def __call__(self, texts: Sequence[Item], **options: Any) -> Results: ...
     @overload
     def __call__(self, texts: Any, *, return_proba: bool = False, **options: Any) -> Any: ...
+
+
+Predicts = PredictsAs[Item, Result, list[Result], Predicted]
 
 
 class Methods:
@@ -148,6 +153,8 @@ class Methods:
     labels: the names of what a task predicts, where it has them.
     reads_images: whether its inputs are names of image files, not texts.
     decodes: whether it generates texts; other tasks have `_predictions`, those for a list of texts.
+    input_columns: what makes an input in rows, and its types: a text, which may stand alone, or
+        also a second one. {}: inputs are objects.
     """
 
     name: ClassVar[str]
@@ -155,6 +162,7 @@ class Methods:
     reads_images: ClassVar[bool] = False
     module: Any
     labels: tuple[str, ...] = ()
+    input_columns: ClassVar[Mapping[str, type]] = MappingProxyType({"text": str})
     _predictions: Callable[..., Sequence[Prediction]]
 
     # ---- of all tasks
@@ -187,7 +195,7 @@ class Methods:
         if "options" not in parameters:
             check_options("predict", options, ["return_proba", *list(parameters)[1:]])
         single = self.is_one(texts)
-        items = [texts] if single else as_list(texts)
+        items = without_names([texts] if single else as_list(texts), self.input_columns)
         warn_of_blank_texts(items, "what is predicted of them says nothing")
         predictions = self._predictions(items, **options)
         results = predictions if return_proba else [item.result for item in predictions]
@@ -429,8 +437,6 @@ class Task(Methods):
     pipeline: its name on the hub; "": it has none.
     new_model: the model that its template trains from random weights; "": it fine-tunes one.
     file_ending: of the training data in its template.
-    input_columns: what makes an input in rows, and its types: a text, which may stand alone, or
-        also a second one. {}: inputs are objects.
     example_input: an input, where it is no plain text.
     Recipe: the type of its recipes; None where it is not trained.
     items: what its first loss counts.
@@ -457,7 +463,6 @@ class Task(Methods):
     pipeline: ClassVar[str] = ""
     new_model: ClassVar[str] = ""
     file_ending: ClassVar[str] = "tsv"
-    input_columns: ClassVar[Mapping[str, type]] = MappingProxyType({"text": str})
     example_input: ClassVar[Any] = ""
     Recipe: ClassVar[type[Recipe] | None] = None
     items: ClassVar[str] = "tokens"
@@ -480,7 +485,7 @@ class Task(Methods):
     example: Callable[[Any, int], Any]
     train_batches: Callable[[], Batches]
     counts: Callable[[Any], dict[str, int]]
-    losses: Callable[..., tuple[dict[str, tuple[Tensor, int]], Any]]
+    losses: Callable[..., tuple[Losses, Any]]
     validate: Callable[[], dict[str, float]]
     # of tasks that decode
     spelled: Callable[..., list[list[str]]]
@@ -684,7 +689,7 @@ class Task(Methods):
         return {}
 
     @classmethod
-    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+    def problems(cls, recipe: Any) -> Problems:
         """Options of a recipe that have no effect or lack another option: (dotted name, problem).
 
         No data are read for this.

@@ -19,7 +19,7 @@ import regard
 from regard import habit_names
 from regard.call_options import DecodingOptions
 from regard.decoding.option_types import NAMES, OPTION_TYPES
-from regard.errors import ConfigError, NotSupportedError, RegardError
+from regard.errors import ConfigError, NotSupportedError, RegardError, TextError
 from regard.tasks import TASKS, task_class
 from regard.tasks.task import METHODS, EmbedOptions, Methods
 
@@ -91,6 +91,15 @@ def test_one_text_gives_one_result_and_a_list_a_list_in_every_method(tasks, name
                 assert other == alone, method
             else:
                 assert type(other) is type(alone), method
+
+
+@pytest.mark.parametrize("name", ["classification", "question-answering", "tagging", "fill-mask"])
+def test_a_row_by_name_is_its_texts(tasks, name):
+    model, text = tasks[name], READ.get(name, TEXT)
+    row = dict(zip(model.input_columns, [text] if isinstance(text, str) else text, strict=False))
+    assert model.predict([row | {"label": 1}, text]) == [model.predict(row)] * 2
+    with pytest.raises(TextError, match="Text 2 must have text.* but has review"):
+        model.predict([row, {"review": "a"}])
 
 
 @pytest.mark.parametrize("name", TASKS)
