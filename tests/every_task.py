@@ -11,7 +11,7 @@ import torch
 
 from regard.data.images import PATCH_FEATURES
 from regard.experiments import runs
-from regard.models.bert import Albert, Bert
+from regard.models.bert import Bert
 from regard.models.conv_seq2seq import ByteNet, ConvSeq2Seq
 from regard.models.electra import Electra
 from regard.models.elmo import Elmo
@@ -47,7 +47,6 @@ HEADS = {
     "masked-language-modeling": ("masked_lm", 1),
     "next-sentence": ("next_sentence", 2),
     "replaced-tokens": ("replaced", 1),
-    "sentence-order": ("sentence_order", 2),
 }
 # Those that bring a head.
 LABELS = ["no", "perhaps", "yes"]
@@ -61,7 +60,7 @@ CONVOLUTIONAL: dict[type, dict[str, Any]] = {
     ByteNet: dict(dilations=(1, 2), sets=1),
 }
 # Those heads that BERT has not.
-BODIES = {"replaced-tokens": Electra, "sentence-order": Albert}
+BODIES = {"replaced-tokens": Electra}
 SETTINGS: dict[str, dict[str, Any]] = {
     "classification": {"labels": ["no", "perhaps", "yes"]},
     "multi-label-classification": {"labels": ["old", "sunny", "warm"]},
@@ -109,13 +108,15 @@ def headed(task: str, body: Any, tokenizer: Tokenizer) -> Any:
     return task_class(task)(model, tokenizer, **settings)
 
 
-def language(kind: type = RecurrentLanguageModel) -> Any:
+def language(kind: type = RecurrentLanguageModel, task: str = "language-modeling") -> Any:
     """A language model."""
     tokenizer = train("words", lines(), 60)
+    if task.startswith("hybrid"):
+        tokenizer = tokenizer.with_roles({"mask": "[MASK]"})
     limit = {"max_length": LIMIT} if kind is GPT2 else {}
     limit = {"cutoffs": (6,), "divisor": 2, "memory_length": 6} if kind is TransformerXL else limit
     model = kind(_config(kind, tokenizer, **limit))
-    return task_class("language-modeling")(model, tokenizer, format="lines")
+    return task_class(task)(model, tokenizer, format="lines")
 
 
 def permuted() -> Any:
@@ -203,6 +204,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "language-modeling": language,
     "language-modeling-gpt2": lambda: language(GPT2),
     "language-modeling-transformer-xl": lambda: language(TransformerXL),
+    "hybrid-language-modeling": lambda: language(GPT2, "hybrid-language-modeling"),
     "permutation-language-modeling": permuted,
     "bidirectional-language-modeling": bidirectional,
     **{f"{task}-elmo": (lambda task=task: elmo(task)) for task in (*ELMO_TASKS, "embedding")},

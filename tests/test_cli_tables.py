@@ -30,7 +30,7 @@ from regard.tasks import task_class
 
 ENDINGS = ("csv", "tsv", "jsonl", "parquet")
 TEXTS = ["the old cat", "", "sat on a warm mat", 'in, "the"', "who"]
-PAIRS = {"question-answering", "next-sentence", "sentence-order"}
+PAIRS = {"question-answering", "next-sentence"}
 # They read no texts from columns, or predict nothing.
 WITHOUT = {"multiple-choice", "embedding", "captioning"}
 

@@ -108,7 +108,8 @@ def test_each_option_changes_the_training(name, folder):
 
 PAIRS = ("translation", "dialogue", "sequence-parsing")
 STREAMS = ("language-modeling", "bidirectional-language-modeling")
-OTHERS = ("captioning", "permutation-language-modeling")  # random, or in training alone
+# random, or in training alone
+OTHERS = ("captioning", "hybrid-language-modeling", "permutation-language-modeling")
 DRAWN = ("masked-language-modeling", "replaced-tokens")  # masks of validation are others
 
 

@@ -26,7 +26,7 @@ from safetensors.torch import load, load_file, save_file
 from torch import Tensor
 
 from regard.checkpoints.filling import Weights, unique_tensors
-from regard.errors import CheckpointError, warn
+from regard.errors import CheckpointError
 from regard.file_writing import not_written, replacing, sync
 from regard.schema import Fields, read_json
 
@@ -191,33 +191,13 @@ def read_weights(folder: str | Path) -> Tensors:
     folder = Path(folder)
     for name, read in READERS.items():
         if (folder / name).exists():
-            return _unwrapped(_read(folder / name, read), folder / name)
+            return _read(folder / name, read)
         if (index := folder / f"{name}{SHARDS}").exists():
-            return _unwrapped(_read_shards(index, read), index)
+            return _read_shards(index, read)
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     must = f"must be {WHOLE} or {PICKLED}, whole or in shards"
     listed = _some(names, 12) or "nothing"
     raise CheckpointError(f"{folder} holds no weights: there {must}, but there is {listed}.")
-
-
-def _unwrapped(tensors: Tensors, path: Path) -> Tensors:
-    """The tensors of a module that was saved inside a wrapper, without the wrapper's name.
-
-    `torch.compile` puts `_orig_mod.` before the names of the module that it compiles, which may be
-    a part; DataParallel puts `module.` before all.
-    """
-    names = {name: name.replace("_orig_mod.", "") for name in tensors}
-    if all(name.startswith("module.") for name in names.values()):
-        names = {name: inner.removeprefix("module.") for name, inner in names.items()}
-    if all(name == inner for name, inner in names.items()):
-        return tensors
-    if len(set(names.values())) < len(names):
-        raise CheckpointError(f"{path} holds tensors with and without the prefix of a wrapper.")
-    warn(
-        f"{path}: `_orig_mod.` or `module.` before the names of tensors, left by torch.compile or "
-        "DataParallel, is ignored."
-    )
-    return {names[name]: tensor for name, tensor in tensors.items()}
 
 
 def holds_weights(folder: Path) -> bool:

@@ -161,10 +161,7 @@ def corpus(
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write the tokens of documents to a folder, for large data.
-
-    A build that was stopped continues.
-    """
+    """Write the tokens of documents to a folder, for large data."""
     from regard.data import build_corpus, read_documents
     from regard.data.corpus import read_facts
 

@@ -300,9 +300,15 @@ class Sequences:
     # ---- masks
 
     def causal_mask(self) -> KeyMask:
-        """Each token sees its own sequence up to itself. Padding stands behind all tokens."""
+        """Each token sees its own sequence up to itself; where the extra "bidirectional" (B,) says
+        it, all of it. Padding stands behind all tokens.
+        """
         if self.layout is None:
-            return KeyMask.causal(self.ids.size(1), self.ids.device)
+            mask = KeyMask.causal(self.ids.size(1), self.ids.device)
+            whole = self.extras.get("bidirectional")
+            if whole is None or mask.grid is None:
+                return mask
+            return KeyMask((mask.grid | whole[:, None, None, None]) & self.keep[:, None, None])
         offsets = self.layout.offsets
         return KeyMask(unpadded=UnpaddedMask(offsets, offsets, causal=True))
 

@@ -14,12 +14,9 @@ memory, verified (`build_corpus`):
     documents.bin     where each document begins, and the number of ids: int64
     paragraphs.bin, sentences.bin     as documents.bin; with structure alone
     tokenizer.json    and tokenizer_config.json: the tokenizer
-    building.json     how far the building is; until it is finished
 
-All depend on the documents, the tokenizer and the options alone. A build that was killed at any
-moment goes on and writes the same bytes: every few seconds a journal says how many passages have
-been encoded and the length of each file at that point. What was written after that is cut off, and
-encoded again.
+All depend on the documents, the tokenizer and the options alone. A build that was killed begins
+again.
 """
 
 from __future__ import annotations
@@ -30,12 +27,11 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -233,7 +229,7 @@ class Corpus:
 
     def split(self, share: float) -> tuple[Corpus, Corpus]:
         """The corpus without its last documents, and these: a share of the documents. A single
-        document is cut, where a sentence begins if that is known.
+        document is cut.
 
         Raises:
             ConfigError: no document, or no token, would be left on one side.
@@ -243,7 +239,7 @@ class Corpus:
         offsets = self.tokens.offsets
         bounds = offsets[[0, max(0, count - last), count]]
         if count == 1:
-            bounds[1] = self._cut(share)
+            bounds[1] = bounds[2] - max(1, round(int(bounds[2]) * share))
         if not 0 < share < 1 or not bounds[0] < bounds[1] < bounds[2]:
             raise ConfigError(
                 f"{share:g} of {count:,} documents as validation data leaves nothing to train on. "
@@ -252,17 +248,6 @@ class Corpus:
         if count == 1:
             return self._between(bounds[:2]), self._between(bounds[1:])
         return self._between(offsets[: count - last + 1]), self._between(offsets[count - last :])
-
-    def _cut(self, share: float) -> int:
-        """The first token of the last `share` of the tokens, or the nearest beginning of a sentence
-        between the first token and the last.
-        """
-        count = len(self.tokens.ids)
-        at = count - max(1, round(count * share))
-        if self.sentences is not None and len(self.sentences) > 2:
-            inner = self.sentences[1:-1]
-            at = int(inner[np.abs(inner - at).argmin()])
-        return at
 
     def _between(self, offsets: np.ndarray) -> Corpus:
         """The documents that begin and end at these tokens of the whole corpus."""
@@ -309,22 +294,12 @@ class EncodedPassages(NamedTuple):
     """Passages that were encoded together.
 
     starts: where documents, paragraphs and sentences begin among all ids of the corpus.
+    file: of the last passage.
     """
 
     ids: np.ndarray
     starts: tuple[np.ndarray, ...]
-    passages: int
-
-
-@dataclass
-class EncoderState:
-    """What the encoding of the next passage depends on.
-
-    tokens: the ids before it.  pending: what has begun, but has no token yet.
-    """
-
-    tokens: int = 0
-    pending: int = INSIDE
+    file: str
 
 
 @dataclass
@@ -345,19 +320,22 @@ class _Units:
 
 
 class PassageEncoder:
-    """Encodes passages, some hundreds at a time, and finds what begins where."""
+    """Encodes passages, some hundreds at a time, and finds what begins where.
+
+    tokens: the ids so far.  pending: what has begun, but has no token yet.
+    """
 
     def __init__(self, tokenizer: TextTokenizer, end: Sequence[int], structure: bool):
         self.tokenizer, self.end, self.structure = tokenizer, list(end), structure
         self.kinds = range(3) if structure else range(1)
         self.dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4")
-        self.state = EncoderState()
+        self.tokens, self.pending = 0, INSIDE
 
     def encoded(self, passages: Iterable[DocumentPassage]) -> Iterator[EncodedPassages]:
         """The passages, encoded by a thread while the next ones are read."""
         chunks = map(self._units, chunks_of(iter(passages), lambda passage: len(passage.text)))
-        for sequences, levels, count in ahead(self._ids, chunks):
-            yield self._located(sequences, levels, count)
+        for sequences, levels, file in ahead(self._ids, chunks):
+            yield self._located(sequences, levels, file)
 
     def _units(self, chunk: list[DocumentPassage]) -> _Units:
         units = _Units(chunk)
@@ -381,8 +359,8 @@ class PassageEncoder:
                 lasts.append(len(texts) - 1)
         return units
 
-    def _ids(self, units: _Units) -> tuple[TokenArray, np.ndarray, int]:
-        """The ids of each unit, what begins with it, and the number of passages."""
+    def _ids(self, units: _Units) -> tuple[TokenArray, np.ndarray, str]:
+        """The ids of each unit, what begins with it, and the file of the last passage."""
         try:
             encoded = self.tokenizer.encode_many(units.texts)
             for first, (text, cuts) in units.divided.items():
@@ -393,7 +371,7 @@ class PassageEncoder:
             for number in units.lasts:
                 encoded[number] = [*encoded[number], *self.end]
         tokens = TokenArray.of(encoded, self.tokenizer.vocab_size)
-        return tokens, np.array(units.levels, np.int8), len(units.passages)
+        return tokens, np.array(units.levels, np.int8), units.passages[-1].file
 
     def _located_error(self, chunk: list[DocumentPassage]) -> DataError | None:
         """The error of the first passage that cannot be encoded."""
@@ -404,29 +382,26 @@ class PassageEncoder:
                 return DataError(passage.file, passage.line, str(error))
         return None
 
-    def _located(self, units: TokenArray, levels: np.ndarray, count: int) -> EncodedPassages:
+    def _located(self, units: TokenArray, levels: np.ndarray, file: str) -> EncodedPassages:
         """What begins where, counted from the beginning of the corpus."""
-        state = self.state
-        begins = state.tokens + units.offsets[:-1]
+        begins = self.tokens + units.offsets[:-1]
         starts = [begins[levels == DOCUMENT]]
         if self.structure:
-            levels[0] = max(levels[0], state.pending)
+            levels[0] = max(levels[0], self.pending)
             empty = np.flatnonzero(units.lengths == 0)
             for number in empty[empty + 1 < len(levels)]:  # what begins there begins with the next
                 levels[number + 1] = max(levels[number], levels[number + 1])
-            state.pending = INSIDE if units.lengths[-1] else int(levels[-1])
+            self.pending = INSIDE if units.lengths[-1] else int(levels[-1])
             filled = units.lengths > 0
             starts += [begins[filled & (levels >= least)] for least in (PARAGRAPH, SENTENCE)]
-        state.tokens += len(units.ids)
-        return EncodedPassages(units.ids, tuple(starts), count)
+        self.tokens += len(units.ids)
+        return EncodedPassages(units.ids, tuple(starts), file)
 
 
-FACTS, JOURNAL = "corpus.json", "building.json"
+FACTS = "corpus.json"
 TOKENS = "tokens.bin"
 STARTS = ("documents.bin", "paragraphs.bin", "sentences.bin")
 VERSION = 1
-SAVE_EVERY = 10.0  # seconds of work that are lost at most where the process is killed
-_BLOCK = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -541,11 +516,12 @@ def build_corpus(
             "files": [[name, hash_of(name)] for name in documents.files],
         }
         if not (folder / FACTS).exists():
-            build = _Build(folder, documents, PassageEncoder(tokenizer, end, structure), made_of)
+            encoder = PassageEncoder(tokenizer, end, structure)
+            names = [TOKENS, *(STARTS[kind] for kind in encoder.kinds)]
             try:
-                build.run(reporter(progress))
+                crc = _write_arrays(folder, documents, encoder, names, reporter(progress))
                 tokenizer.save(folder)
-                build.finish()
+                _write_facts(folder, made_of, encoder, names, crc)
             except OSError as error:
                 raise not_written(folder, error) from error
         _check_made_of(folder, read_facts(folder).made_of, made_of)
@@ -566,16 +542,6 @@ def _check_made_of(folder: Path, stored: Mapping[str, Any], expected: Mapping[st
         )
 
 
-@dataclass
-class _Journal:
-    """passages: number encoded so far.  bytes: length of each file after them."""
-
-    made_of: dict[str, Any]
-    passages: int = 0
-    state: EncoderState = field(default_factory=EncoderState)
-    bytes: dict[str, int] = field(default_factory=dict)
-
-
 @dataclass(frozen=True)
 class BuildStage:
     """How far the building of a corpus is; `fraction`: of the files."""
@@ -588,111 +554,46 @@ class BuildStage:
         return f"{self.tokens:,} tokens · {self.tokens_per_s:,.0f} tokens/s"
 
 
-class _Build:
-    """The arrays of a folder while they are written."""
-
-    def __init__(
-        self, folder: Path, documents: Documents, encoder: PassageEncoder, made_of: dict[str, Any]
-    ):
-        self.folder, self.documents, self.encoder = folder, documents, encoder
-        self.names = [TOKENS, *(STARTS[kind] for kind in encoder.kinds)]
-        self.journal = _Journal(made_of, bytes=dict.fromkeys(self.names, 0))
-        if (folder / JOURNAL).exists():
-            self.journal = read_json(folder / JOURNAL, _Journal)
-            _check_made_of(folder, self.journal.made_of, made_of)
-        encoder.state = replace(self.journal.state)
-        self.file = ""  # of the passage that was read last
-
-    def run(self, shown: Any) -> None:
-        """Encode what the journal does not have yet."""
-        with ExitStack() as stack:
-            stack.callback(shown.close)
-            files = [stack.enter_context(self._opened(name)) for name in self.names]
-            rest = islice(self._passages(), self.journal.passages, None)
-            started = saved = reported = time.monotonic()
-            before = self.journal.state.tokens
-            try:
-                for part in self.encoder.encoded(rest):
-                    self._write(files, part)
-                    now, tokens = time.monotonic(), self.encoder.state.tokens
-                    if now - saved > SAVE_EVERY:
-                        self._save(files)
-                        saved = now
-                    if now - reported > shown.every:
-                        rate = (tokens - before) / (now - started)
-                        shown.show(BuildStage(self._fraction(), tokens, rate))
-                        reported = now
-            except KeyboardInterrupt:
-                self._save(files)
-                raise
-            for file in files[1:]:
-                file.write(np.array([self.encoder.state.tokens], "<i8").data)
-            for file in files:
-                file.flush()
-                os.fsync(file.fileno())
-
-    def _passages(self) -> Iterator[DocumentPassage]:
-        for passage in self.documents:
-            self.file = passage.file
-            yield passage
-
-    def _fraction(self) -> float:
-        """The share of the files that have been read."""
-        files = self.documents.files
-        return files.index(self.file) / len(files) if self.file in files else 0.0
-
-    def _opened(self, name: str) -> IO[bytes]:
-        """A file, cut to the bytes that the journal has."""
-        path, size = self.folder / name, self.journal.bytes[name]
-        path.touch()
-        if (actual := path.stat().st_size) < size:
-            raise _damaged(f"{path} has {actual:,} bytes, but {size:,} had been written.")
-        file = open(path, "r+b")
-        file.truncate(size)
-        file.seek(size)
-        return file
-
-    def _write(self, files: Sequence[IO[bytes]], part: EncodedPassages) -> None:
-        """Append a part to the files; an interrupted call leaves the journal as it was."""
-        for file, array in zip(files, (part.ids, *part.starts), strict=True):
-            file.write(array.astype(array.dtype.newbyteorder("<"), copy=False).data)
-        self.journal = _Journal(
-            self.journal.made_of,
-            self.journal.passages + part.passages,
-            replace(self.encoder.state),
-            {name: file.tell() for name, file in zip(self.names, files, strict=True)},
-        )
-
-    def _save(self, files: Sequence[IO[bytes]]) -> None:
-        """Write the journal, after the bytes of which it speaks."""
+def _write_arrays(
+    folder: Path, documents: Documents, encoder: PassageEncoder, names: Sequence[str], shown: Any
+) -> int:
+    """Write the arrays of documents into files of these names; the CRC-32 of the ids."""
+    crc, started = 0, time.monotonic()
+    reported, sources = started, documents.files
+    with ExitStack() as stack:
+        stack.callback(shown.close)
+        files = [stack.enter_context(open(folder / name, "wb")) for name in names]
+        for part in encoder.encoded(documents):
+            for file, array in zip(files, (part.ids, *part.starts), strict=True):
+                file.write(array.astype(array.dtype.newbyteorder("<"), copy=False).data)
+            crc, now = zlib.crc32(part.ids.data, crc), time.monotonic()
+            if now - reported > shown.every:
+                fraction = sources.index(part.file) / len(sources) if part.file in sources else 0.0
+                rate = encoder.tokens / (now - started)
+                shown.show(BuildStage(fraction, encoder.tokens, rate))
+                reported = now
+        for file in files[1:]:
+            file.write(np.array([encoder.tokens], "<i8").data)
         for file in files:
             file.flush()
             os.fsync(file.fileno())
-        write_text(self.folder / JOURNAL, json.dumps(asdict(self.journal)))
+    return crc
 
-    def finish(self) -> None:
-        """Write corpus.json, with which the corpus is complete.
 
-        Raises:
-            DataError: a file of documents has changed since its checksum was computed.
-        """
-        counts = {"tokens": self.encoder.state.tokens}
-        for name in self.names[1:]:
-            counts[name[:-4]] = (self.folder / name).stat().st_size // 8 - 1
-        for name, sha in self.journal.made_of["files"]:
-            if hash_of(name) != sha:
-                raise DataError(name, None, "changed while the corpus was built.", "Build again.")
-        crc = 0
-        with open(self.folder / TOKENS, "rb") as stream:
-            while block := stream.read(_BLOCK):
-                crc = zlib.crc32(block, crc)
-        facts = CorpusFacts(
-            VERSION,
-            self.journal.made_of,
-            self.encoder.dtype.str,
-            counts,
-            crc,
-            {name: hash_of(self.folder / name) for name in self.names},
-        )
-        write_text(self.folder / FACTS, json.dumps(asdict(facts), indent=1) + "\n")
-        (self.folder / JOURNAL).unlink(missing_ok=True)
+def _write_facts(
+    folder: Path, made_of: dict[str, Any], encoder: PassageEncoder, names: Sequence[str], crc: int
+) -> None:
+    """Write corpus.json, with which the corpus is complete.
+
+    Raises:
+        DataError: a file of documents has changed since its checksum was computed.
+    """
+    counts = {"tokens": encoder.tokens}
+    for name in names[1:]:
+        counts[name[:-4]] = (folder / name).stat().st_size // 8 - 1
+    for name, sha in made_of["files"]:
+        if hash_of(name) != sha:
+            raise DataError(name, None, "changed while the corpus was built.", "Build again.")
+    checksums = {name: hash_of(folder / name) for name in names}
+    facts = CorpusFacts(VERSION, made_of, encoder.dtype.str, counts, crc, checksums)
+    write_text(folder / FACTS, json.dumps(asdict(facts), indent=1) + "\n")

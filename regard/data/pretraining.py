@@ -90,9 +90,9 @@ class SentencePairs:
         data = f"{self.corpus.tokens.checksum:08x}"
         return {"data": data, "pair_length": self.length, "seed": self.seed}
 
-    def draw_pairs(self, cycle: int) -> np.ndarray:
-        """The pairs of one draw, (N, 5) int64: see `Pair`."""
-        draw = Random(f"{self.seed} {cycle}")
+    def draw_pairs(self, epoch: int) -> np.ndarray:
+        """The pairs of an epoch, (N, 5) int64: see `Pair`."""
+        draw = Random(f"{self.seed} {epoch}")
         pairs = (
             pair for number in range(len(self.documents)) for pair in self._pairs_of(number, draw)
         )
@@ -148,18 +148,6 @@ BYTE_BREAKS = tuple(chr(256 + byte) for byte in b"\t\n\v\f\r")  # as byte-level 
 WORD_STARTS = {"byte-bpe": ("Ġ", *BYTE_BREAKS), "unigram": ("▁",), "sentencepiece": ("▁",)}
 CONTINUATIONS = {"wordpiece": "##"}
 REPLACED, RANDOM = 0.8, 0.1  # shares of the chosen tokens: [MASK], a random token
-
-
-@dataclass(frozen=True)
-class Masking:
-    """Which tokens are chosen.
-
-    share: of the tokens of a text; at least one is.
-    cycle: in how many epochs a text has different masks before they repeat; None: in all of them.
-    """
-
-    share: float = 0.15
-    cycle: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -323,8 +311,8 @@ class Row(NamedTuple):
 class TextRows(Protocol):
     """Texts without masks, in batches."""
 
-    def order(self, epoch: int, cycle: int) -> Sequence[Sequence[Row]]:
-        """The batches of an epoch, with the texts of cycle number `cycle`."""
+    def order(self, epoch: int) -> Sequence[Sequence[Row]]:
+        """The batches of an epoch."""
         ...
 
     def identity(self) -> dict[str, Any]:
@@ -338,7 +326,7 @@ class WindowRows:
 
     windows: DocumentWindows
 
-    def order(self, epoch: int, cycle: int) -> Sequence[Sequence[Row]]:
+    def order(self, epoch: int) -> Sequence[Sequence[Row]]:
         def make(numbers: np.ndarray) -> list[Row]:
             texts = self.windows.batch(numbers).sequences
             ids, lengths = texts.ids.numpy(), texts.lengths.tolist()
@@ -358,8 +346,8 @@ class PairRows:
     pairs: SentencePairs
     batch_size: int
 
-    def order(self, epoch: int, cycle: int) -> Sequence[Sequence[Row]]:
-        drawn, ids = self.pairs.draw_pairs(cycle), self.pairs.corpus.tokens.ids
+    def order(self, epoch: int) -> Sequence[Sequence[Row]]:
+        drawn, ids = self.pairs.draw_pairs(epoch), self.pairs.corpus.tokens.ids
 
         def make(numbers: np.ndarray) -> list[Row]:
             pairs = zip(numbers.tolist(), drawn[numbers].tolist(), strict=True)
@@ -381,29 +369,30 @@ class MaskedTexts:
 
     The masks of a text depend on the seed, the text's number and the epoch alone.
 
+    share: of the tokens of a text that are chosen; at least one is.
     pad: the id that fills up shorter rows.
     """
 
     rows: TextRows
     template: Template
     vocabulary: MaskVocabulary
-    masking: Masking
+    share: float
     pad: int | None
     seed: int
 
     def epoch(self, number: int) -> BatchSequence[MaskedBatch]:
         """The batches of epoch `number`, in order."""
-        cycle = number if self.masking.cycle is None else number % self.masking.cycle
-        rows = self.rows.order(number, cycle)
-        return MadeBatches(len(rows), lambda index: self.batch(rows[index], cycle))
+        rows = self.rows.order(number)
+        return MadeBatches(len(rows), lambda index: self.batch(rows[index], number))
 
     def identity(self) -> dict[str, Any]:
         """What the batches depend on. Checkpoints hold these names."""
         whole = self.vocabulary.words is not None
-        facts = {"whole_words": whole, "masks_seed": self.seed}
-        return {**self.rows.identity(), **vars(self.masking), **facts}
+        # Positions of earlier releases have a cycle.
+        facts = {"cycle": None, "whole_words": whole, "masks_seed": self.seed}
+        return {**self.rows.identity(), "share": self.share, **facts}
 
-    def batch(self, rows: Sequence[Row], cycle: int) -> MaskedBatch:
+    def batch(self, rows: Sequence[Row], epoch: int) -> MaskedBatch:
         """Rows with special tokens and masks."""
         inputs = [self.template.apply([*map(np.ndarray.tolist, row.texts)]) for row in rows]
         examples: list[Masked] = []
@@ -411,9 +400,9 @@ class MaskedTexts:
             maskable = np.zeros(len(item), dtype=bool)
             for start, count in zip(item.starts, item.counts, strict=True):
                 maskable[start : start + count] = True
-            random = np.random.Generator(np.random.PCG64([self.seed, row.number, cycle]))
+            random = np.random.Generator(np.random.PCG64([self.seed, row.number, epoch]))
             ids = np.array(item.ids)
-            examples.append(masked(ids, maskable, self.vocabulary, self.masking.share, random))
+            examples.append(masked(ids, maskable, self.vocabulary, self.share, random))
         texts = Sequences.of([example.ids.tolist() for example in examples], self.pad)
         if self.template.segment_count > 1:
             segments = Sequences.of([item.segments for item in inputs], 0).ids

@@ -22,7 +22,7 @@ import torch
 from regard.data.batches import Sequences
 from regard.data.in_memory import is_path
 from regard.data.readers import ReadReport, RowReader, open_table
-from regard.errors import ConfigError, DataError, check_at_least
+from regard.errors import DataError, check_at_least, check_choice
 
 _CHUNK = 512  # rows that are encoded together: their ids fit in the cache
 _FEW = 8  # rows that are read before their lengths are looked at
@@ -71,8 +71,7 @@ class FieldEncoder:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "column", self.column or self.name)
-        if self.too_long not in ("error", "truncate", "skip"):
-            raise ConfigError(f"`too_long` must be error, truncate or skip: {self.too_long!r}.")
+        check_choice("too_long", self.too_long, ("error", "truncate", "skip"))
         check_at_least(self.special_count + 1, max_length=self.max_length)
 
     @property
@@ -217,21 +216,20 @@ class EncodedExamples:
 def encode(
     data: RowReader | Iterable[Any] | str,
     columns: Sequence[FieldEncoder],
-    empty: Literal["error", "keep", "skip"] = "skip",
+    empty: Literal["keep", "skip"] = "skip",
 ) -> EncodedExamples:
     """Read all rows of `data` and encode of each the columns that the encoders are named after.
 
     Rows are read in chunks, so that only ids stay in memory.
 
     data: a reader or a file with these columns, or rows in memory, whose first columns these are
-    empty: for a row with an empty field (white space alone), raise an error, `keep` it or `skip` it
+    empty: for a row with an empty field (white space alone), `keep` it or `skip` it
 
     Raises:
         ConfigError: `empty` is something else.
-        DataError: a row cannot be read, is empty or too long as the options say, or none is left.
+        DataError: a row cannot be read, is too long as the options say, or none is left.
     """
-    if empty not in ("error", "keep", "skip"):
-        raise ConfigError(f"`empty` must be error, keep or skip, but is {empty!r}.")
+    check_choice("empty", empty, ("keep", "skip"))
     numbers = {field.column: number for number, field in enumerate(columns)}
     rows = open_table(data, {} if is_path(data) else numbers)
     encoding = _Encoding(rows, tuple(columns), empty)
@@ -347,10 +345,6 @@ class _Encoding:
         for column, text in zip(self.columns, texts, strict=True):
             if text and not text.isspace():
                 continue
-            if self.empty == "error":
-                hint = "Fill it, or choose empty = 'skip' or 'keep'."
-                file = self.rows.file_of(column.column)
-                raise DataError(file, line, f"the {column.name} is empty.", hint)
             self.report.note(f"{column.name}: empty, {_DONE[self.empty]}", line)
             complete = self.empty == "keep"
         return complete

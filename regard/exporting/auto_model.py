@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
@@ -19,6 +18,7 @@ from transformers.modeling_outputs import CausalLMOutput
 from regard.errors import RegardError
 from regard.models.protocols import LanguageModel
 from regard.tasks.folders import load
+from regard.tasks.log_likelihoods import hidden_states
 
 
 class RegardConfig(PretrainedConfig):
@@ -54,10 +54,5 @@ class RegardForCausalLM(PreTrainedModel):
         """
         if attention_mask is not None and not attention_mask[:, 0].all():
             raise RegardError('Texts must be padded on the right: use padding_side="right".')
-        steps = self.model.target_length or input_ids.size(1)
-        state, parts = self.model.empty(len(input_ids)), []
-        for part in input_ids.split(steps, 1):
-            output = self.model(part, state)
-            state = output.state
-            parts.append(self.model.head.logits(output.hidden))
-        return CausalLMOutput(logits=torch.cat(parts, 1))
+        hidden = hidden_states(self.model, input_ids, self.model.target_length)
+        return CausalLMOutput(logits=self.model.head.logits(hidden))

@@ -128,6 +128,7 @@ class GPT(nn.Module, CachedLanguageModel, Encoder, Prunable):
     SIZES = {"base": dict(d_model=768, heads=12, layers=12, max_length=512)}
     PUBLISHED: dict[str, Any] = {"base": {"parameters": (117e6, _PARAMETERS)}}
     unpadded = True
+    reads_both_ways = True
     block: Any = GPTBlock
 
     def __init__(self, config: Any):

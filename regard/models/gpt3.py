@@ -87,6 +87,7 @@ class GPT3(GPT2):
         "13B": _printed(13.0e9, 12_850, 12_853_386_240),
         "175B": _printed(175.0e9, 174_600, 174_604_259_328),
     }
+    reads_both_ways = False
 
     def layer_masks(self, mask: Callable[[int | None], KeyMask]) -> list[KeyMask]:
         """The mask of each layer; mask: from a window, or None for all tokens, to a mask."""

@@ -160,6 +160,7 @@ class Llama(nn.Module, CachedLanguageModel, Encoder):
         "65B": {"parameters": (65.2e9, _PAPER.format(65_285_660_672))},
     }
     unpadded = True
+    reads_both_ways = True
     blocks: Sequence[LlamaBlock]
     head: Any
 

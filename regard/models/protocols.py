@@ -259,9 +259,12 @@ class LanguageModel(Generator[S]):
 
     trained_in_order: whether it is trained on tokens in their order; XLNet is on permutations.
     first_roles: of the special tokens that can stand for an empty prompt, the preferred one first.
+    reads_both_ways: whether rows of a batch may be read in both directions; see
+        `Sequences.causal_mask`.
     """
 
     continues = True
+    reads_both_ways: bool = False
     trained_in_order: bool = True
     first_roles: tuple[str, ...] = ("eos", "bos")
 

@@ -24,6 +24,7 @@ TASKS: dict[str, Any] = {
     "captioning": "regard.tasks.captioning:Captioner",
     "span-corruption": "regard.tasks.span_corruption:SpanCorruption",
     "language-modeling": "regard.tasks.language_modeling:TextGenerator",
+    "hybrid-language-modeling": "regard.tasks.hybrid_language_modeling:HybridLanguageModel",
     "permutation-language-modeling": (
         "regard.tasks.permutation_language_modeling:PermutationLanguageModel"
     ),
@@ -39,7 +40,6 @@ TASKS: dict[str, Any] = {
     "masked-language-modeling": "regard.tasks.masked_language_modeling:MaskedLanguageModel",
     "replaced-tokens": "regard.tasks.replaced_tokens:ReplacedTokenDetector",
     "next-sentence": "regard.tasks.masked_language_modeling:NextSentencePredictor",
-    "sentence-order": "regard.tasks.masked_language_modeling:SentenceOrderPredictor",
     "tagging": "regard.tasks.tagging:Tagger",
     "parsing": "regard.tasks.parsing:Parser",
     "sequence-parsing": "regard.tasks.sequence_parsing:SequenceParser",

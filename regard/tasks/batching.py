@@ -22,7 +22,7 @@ from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from functools import cache
 from itertools import chain, islice
-from typing import Any, Generic, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -208,27 +208,6 @@ def watching(watcher: Watcher) -> Iterator[None]:
 def watched(batches: Sequence[Made]) -> Iterator[Made]:
     """The batches one by one; see `watching`."""
     return _watcher.get()(batches)
-
-
-class Latest(Generic[Made]):
-    """A function of texts that caches its last result, unless that is large.
-
-    Texts are encoded once for their lengths and for the predictions.
-    """
-
-    MOST = 4096  # texts
-
-    def __init__(self, make: Callable[[list[Any]], list[Made]]):
-        self.make = make
-        self.last: tuple[list[Any], list[Made]] = ([], [])
-
-    def __call__(self, texts: list[Any]) -> list[Made]:
-        """The result for each text."""
-        last, results = self.last
-        if last != texts:
-            results = self.make(texts)
-            self.last = (texts, results) if len(texts) <= self.MOST else ([], [])
-        return list(results)
 
 
 def device_of(model: Model | torch.nn.Module) -> torch.device:

@@ -113,7 +113,6 @@ class EncoderTask(EmbedsTexts):
         self.parts: Parts | None = None
         self.aux_lm: AuxiliaryLM | None = None
         self.remarks: list[str] = []
-        self._encoded_once: batching.Latest[Any] = batching.Latest(self.encoder_inputs)
 
     @property
     def max_length(self) -> int | None:
@@ -264,7 +263,7 @@ class EncoderTask(EmbedsTexts):
                 not a list of texts.
         """
         batching.check_too_long(too_long)
-        examples = self._encoded_once(self.checked(texts))
+        examples = self.encoder_inputs(self.checked(texts))
         limit, long = self.input_format.max_length, self.input_format.too_long(examples)
         if long and too_long == "error":
             raise inputs.too_long_error(long[0], len(examples[long[0]]), limit)
@@ -288,7 +287,7 @@ class EncoderTask(EmbedsTexts):
 
     def over_limit(self, texts: Sequence[Any]) -> dict[int, int]:
         """The indices of texts longer than the model's limit, and the tokens of each."""
-        inputs = self._encoded_once(self.checked(texts))
+        inputs = self.encoder_inputs(self.checked(texts))
         return {i: len(inputs[i]) for i in self.input_format.too_long(inputs)}
 
     def warn_if_truncated(self, texts: Sequence[Any]) -> None:

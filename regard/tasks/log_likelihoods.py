@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ from regard.layers.softmax import MIN_ROWS, slice_on, token_losses
 from regard.metrics import Score
 from regard.metrics.score import ScoreReport, ScoreTable, check_any
 from regard.models.protocols import Generator
+from regard.ops import at_least_float32
 from regard.tasks.batching import check_finite, check_likelihood, device_of, watched
 from regard.tasks.embedder import batch_budget
 from regard.tasks.task import Task
@@ -50,13 +51,11 @@ from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
 
 if TYPE_CHECKING:
-    from regard.models.xlnet import Xlnet
     from regard.tasks.encoding import EncoderTask
 
 
-@torch.no_grad()
 def causal_log_likelihoods(
-    model: Generator, texts: Sequence[Sequence[int]], steps: int
+    model: Generator, texts: Sequence[Sequence[int]], steps: int | None = None
 ) -> list[float]:
     """Of the tokens of each text but the first, which is what precedes it.
 
@@ -67,25 +66,23 @@ def causal_log_likelihoods(
         TextError: a text is longer than the model's context.
         RegardError: a likelihood is not finite.
     """
-    if not texts:
-        return []
-    if (limit := model.config.max_length) is not None:
-        steps = limit  # a text is read at once
-        check_lengths([len(ids) - 1 for ids in texts], limit)
-    rows = TokenArray.of(texts)
-    likelihoods = torch.zeros(len(rows), dtype=torch.float64)
-    batches = _batches(model, rows)
-    with evaluating(model):
-        for numbers, batch in zip(batches.indices, watched(batches), strict=True):
-            likelihoods[numbers] = _causal(model, batch, steps)
-    check_finite(likelihoods.isfinite(), range(len(rows)), "log-likelihood")
-    return likelihoods.tolist()
+    counts = [len(ids) - 1 for ids in texts]
+    return [math.fsum(text.own) for text in token_log_probs(model, texts, counts, steps=steps)]
 
 
-def _batches(model: Generator, rows: TokenArray) -> Any:
-    """All rows once, those of similar lengths together, as a model in evaluation reads them."""
-    budget, pads = batch_budget(model), (model.config.pad,)
-    return sorted_batches((rows,), pads, max_tokens=budget, make=lambda sequences: sequences)
+def hidden_states(model: Generator, ids: Tensor, steps: int | None = None) -> Tensor:
+    """The states (B, T, D) that predict the token after each of the ids (B, T).
+
+    steps: tokens that a model without a limit reads at a time; None: all.
+    """
+    if steps is None or ids.size(1) <= steps or model.config.max_length is not None:
+        return model(ids).hidden
+    state, parts = model.empty(len(ids)), []
+    for part in ids.split(steps, 1):
+        output = model(part, state)
+        state = output.state
+        parts.append(output.hidden)
+    return torch.cat(parts, 1)
 
 
 def check_lengths(lengths: Sequence[int], limit: int | None) -> None:
@@ -98,21 +95,6 @@ def check_lengths(lengths: Sequence[int], limit: int | None) -> None:
         if limit is not None and length > limit:
             problem = f"has {length:,} tokens, but this model reads at most {limit:,}."
             raise TextError(index, problem, "Shorten it.")
-
-
-def _causal(model: Generator, batch: Sequences, steps: int) -> Tensor:
-    """log p of each row behind its first token, (B,) float64."""
-    inputs, targets = batch.ids[:, :-1], batch.ids[:, 1:]  # (B, T - 1)
-    predicted = torch.arange(inputs.size(1)) < batch.lengths[:, None] - 1
-    likelihoods, device = torch.zeros(len(batch), dtype=torch.float64), device_of(model)
-    state = model.empty(len(batch)) if inputs.size(1) > steps else None
-    for start in range(0, inputs.size(1), steps):
-        part = slice(start, start + steps)
-        output, chosen = model(inputs[:, part].to(device), state), predicted[:, part]
-        state, hidden = output.state, output.hidden[chosen.to(device)]  # (N, D)
-        nats = nats_of(model.head.logits, hidden, targets[:, part][chosen], model.config.vocab_size)
-        likelihoods -= likelihoods.new_zeros(len(batch)).index_add(0, chosen.nonzero()[:, 0], nats)
-    return likelihoods
 
 
 def nats_of(
@@ -142,32 +124,41 @@ def token_log_probs(
     counts: Sequence[int],
     top: int = 0,
     texts: Sequence[int] | None = None,
+    steps: int | None = None,
 ) -> list[TokenLogProbs]:
     """Of the last `counts` tokens of each row; at least one token precedes them.
 
     Args:
         top: how many of the most probable tokens.
         texts: the index of the text of each row, for errors; None: row i is of text i.
+        steps: tokens that a model without a limit reads at a time; None: all.
 
     Raises:
         TextError: a row is longer than the model's context.
         RegardError: a log-probability is not finite.
     """
-    check_lengths([len(ids) - 1 for ids in rows], model.text_limit)
+    if not rows:
+        return []
+    limit = model.text_limit if steps is None else model.config.max_length
+    check_lengths([len(ids) - 1 for ids in rows], limit)
     results, device = [TokenLogProbs([], [])] * len(rows), device_of(model)
-    batches = _batches(model, TokenArray.of(rows))
+    arrays, pads = (TokenArray.of(rows),), (model.config.pad,)
+    batches: Any = sorted_batches(
+        arrays, pads, max_tokens=batch_budget(model), make=lambda sequences: sequences
+    )
     with evaluating(model):
         for numbers, batch in zip(batches.indices, watched(batches), strict=True):
             sizes = [counts[number] for number in numbers.tolist()]
             last = batch.lengths[:, None] - 1  # behind the position that predicts the last token
-            positions = torch.arange(batch.ids.size(1) - 1)
-            predicting = (positions < last) & (positions >= last - torch.tensor(sizes)[:, None])
             # The last token is predicted, not read: a row may have one more than the context.
-            hidden = model(batch.ids[:, :-1].to(device)).hidden[predicting.to(device)]  # (N, D)
-            targets = batch.ids[:, 1:][predicting].to(device)
+            ids = batch.ids[:, : max(1, batch.width - 1)]
+            positions = torch.arange(ids.size(1))
+            predicting = (positions < last) & (positions >= last - torch.tensor(sizes)[:, None])
+            hidden = hidden_states(model, ids.to(device), steps)[predicting.to(device)]  # (N, D)
+            targets = batch.ids.roll(-1, 1)[:, : ids.size(1)][predicting].to(device)
             parts = (part.split(sizes) for part in _of_targets(model, hidden, targets, top))
-            for number, own, values, ids in zip(numbers.tolist(), *parts, strict=True):
-                best = zip(ids.tolist(), values.tolist(), strict=True)
+            for number, own, values, best_ids in zip(numbers.tolist(), *parts, strict=True):
+                best = zip(best_ids.tolist(), values.tolist(), strict=True)
                 pairs = [list(zip(*both, strict=True)) for both in best]
                 results[number] = TokenLogProbs(own.tolist(), pairs)
     finite = torch.tensor([all(map(math.isfinite, result.own)) for result in results])
@@ -184,7 +175,8 @@ def _of_targets(
     size = max(MIN_ROWS, slice_on(device_of(model)) // model.config.vocab_size)
     parts = []
     for state, target in zip(states.split(size), targets.split(size), strict=True):
-        log_probs = model.head.logits(state).float().log_softmax(-1)  # (N, V)
+        logits = model.head.logits(state)  # (N, V)
+        log_probs = logits.log_softmax(-1, dtype=at_least_float32(logits.dtype))
         best = log_probs.topk(min(top, log_probs.size(1)))
         parts.append((log_probs.gather(1, target[:, None])[:, 0].cpu(), *(x.cpu() for x in best)))
     own, values, ids = map(torch.cat, zip(*parts, strict=True))
@@ -225,48 +217,49 @@ def pseudo_log_likelihoods(task: EncoderTask, inputs: Sequence[EncoderInput]) ->
 
 
 @torch.no_grad()
-def query_stream_log_likelihoods(
-    model: Xlnet, texts: Sequence[Sequence[int]], scored: Sequence[range]
+def two_sided_log_likelihoods(
+    task: Any, texts: Sequence[str], states_of: Callable[[Sequences, Tensor], Tensor]
 ) -> list[float]:
-    """Pseudo-log-likelihoods of the tokens at the positions `scored` of each text.
+    """The pseudo-log-likelihood of each text, alone, in nats, of a language model that can predict
+    a token from those behind it, too: each token from all others, with the end of a line before
+    and behind them.
 
-    A token comes last in the order of a text; the others see each other, as in pre-training.
+    Args:
+        task: a `TextGenerator`.
+        states_of: from texts (B, T) and a position in each (B, 1), which it must not see, the
+            states (B, D) that predict the token there.
 
     Raises:
-        TextError: a text is longer than the model reads.
+        TextError: a text has no token, or is longer than the model reads.
         RegardError: a likelihood is not finite.
     """
-    check_lengths(list(map(len, texts)), model.text_limit)
-    owners = np.repeat(np.arange(len(texts)), [len(positions) for positions in scored])
-    likelihoods = torch.zeros(len(texts), dtype=torch.float64)
-    if not len(owners):
+    rows, owners, positions = list[list[int]](), list[int](), list[int]()
+    end, model = len(task.line_end()), task.module
+    for index, (before, ids) in enumerate(task.text_ids(texts)):
+        if len(ids) == end:
+            raise TextError(index, "is empty, or has no token.", "Leave it out.")
+        rows.append([*before, *ids])
+        owners += [index] * (len(ids) - end)
+        positions += range(len(before), len(before) + len(ids) - end)
+    check_lengths(list(map(len, rows)), model.text_limit)
+    likelihoods = torch.zeros(len(rows), dtype=torch.float64)
+    if not rows:
         return likelihoods.tolist()
     batches = sorted_batches(
-        (
-            TokenArray.of(texts[owner] for owner in owners.tolist()),
-            TokenArray.of([at] for positions in scored for at in positions),
-        ),
+        (TokenArray.of(rows[owner] for owner in owners), TokenArray.of([at] for at in positions)),
         (model.config.pad, 0),
         max_tokens=batch_budget(model),
-        make=_last_in_order,
+        make=lambda tokens, at: (tokens, at.ids),
     )
     device = device_of(model)
     with evaluating(model):
-        for numbers, batch in zip(batches.indices, watched(batches), strict=True):
-            *_, (_, query) = model.streams(batch.to(device))
-            assert query is not None
-            labels = batch.ids.gather(1, batch.extras["targets"])[:, 0]
-            nats = nats_of(model.head.logits, query[:, 0], labels, model.config.vocab_size)
-            likelihoods.index_add_(0, torch.from_numpy(owners[numbers]), -nats)
-    check_finite(likelihoods.isfinite(), range(len(texts)), "pseudo-log-likelihood")
+        for numbers, (tokens, at) in zip(batches.indices, watched(batches), strict=True):
+            labels = tokens.ids.gather(1, at)[:, 0]
+            hidden = states_of(tokens.to(device), at.to(device))
+            nats = nats_of(model.head.logits, hidden, labels, model.config.vocab_size)
+            likelihoods.index_add_(0, torch.tensor(owners)[numbers], -nats)
+    check_finite(likelihoods.isfinite(), range(len(rows)), "pseudo-log-likelihood")
     return likelihoods.tolist()
-
-
-def _last_in_order(tokens: Sequences, targets: Sequences) -> Sequences:
-    """The tokens (B, T) with the target (B, 1) of each row, which no other token sees."""
-    hidden = torch.arange(tokens.width) == targets.ids  # (B, T)
-    allowed = ~hidden[:, None].expand(-1, tokens.width, -1)  # (B, T, T)
-    return replace(tokens, extras={"allowed": allowed, "targets": targets.ids})
 
 
 def _masked(item: EncoderInput, mask: int) -> Iterator[list[int]]:

@@ -30,7 +30,6 @@ from regard.data.lm_streams import DocumentWindows
 from regard.data.pretraining import (
     MaskedBatch,
     MaskedTexts,
-    Masking,
     MaskVocabulary,
     PairRows,
     SentencePairs,
@@ -74,7 +73,7 @@ class NextSentencePredictor(EncoderTask):
     """Predicts whether one text follows another."""
 
     name = "next-sentence"
-    prediction_type: ClassVar[type[NextSentencePrediction]] = NextSentencePrediction
+    prediction_type = NextSentencePrediction
     predict: Predicts[tuple[str, str], bool, NextSentencePrediction]
     commands = ("predict", "embed", "look")
     input_columns = PAIR
@@ -96,7 +95,7 @@ class NextSentencePredictor(EncoderTask):
         scores = self.text_scores(self.encoded(pairs, too_long))  # (pairs, 2)
         probabilities = scores.softmax(-1)[:, FOLLOWS].tolist()
         return [
-            self.prediction_type(probability >= 0.5, probability) for probability in probabilities
+            NextSentencePrediction(probability >= 0.5, probability) for probability in probabilities
         ]
 
     def checked(self, texts: Any) -> list[Any]:
@@ -111,22 +110,6 @@ class NextSentencePredictor(EncoderTask):
                 hint = "Whether a text follows is asked of two: give a pair (a, b)."
                 raise TextError(index, f"is one text, {pair[0]!r:.80}.", hint)
         return pairs
-
-
-@dataclass(frozen=True)
-class SentenceOrderPrediction(NextSentencePrediction):
-    """Whether two neighbouring texts are in order, and the probability that they are."""
-
-    def __str__(self) -> str:
-        return f"{'in order' if self.follows else 'swapped'} ({self.probability:.4f})"
-
-
-class SentenceOrderPredictor(NextSentencePredictor):
-    """Predicts whether of two neighbouring texts the second follows the first."""
-
-    name = "sentence-order"
-    prediction_type = SentenceOrderPrediction
-    head = "sentence_order"
 
 
 MASK = "[MASK]"  # accepted beside the tokenizer's own mask token
@@ -309,6 +292,7 @@ def _reading_masks(tokenizer: Tokenizer, mask: str) -> Tokenizer:
 
 
 MOST = 512  # tokens of a text where the model reads any number
+SHARE = 0.15  # of the tokens of a text that are chosen
 
 
 class MaskedData(DocumentData):
@@ -319,13 +303,10 @@ class MaskedData(DocumentData):
     sentence_pairs: bool = False
     """Whether texts are pairs of sentences, half of which follow one another, as BERT reads them;
     the model learns which of them do."""
-    mlm_probability: float = Field(default=0.15, gt=0, le=1)
+    mlm_probability: float = Field(default=SHARE, gt=0, le=1)
     """The share of the tokens of a text that are chosen and predicted."""
     whole_words: bool = False
     """Whether all subwords of a word are chosen together."""
-    dupe_factor: int | None = Field(default=None, ge=1)
-    """In how many epochs a text has different masks before they repeat. None: in all, as RoBERTa;
-    BERT's data had 10, its authors' GPU recipe 5."""
 
 
 class MaskTokenizer(TokenizerSection):
@@ -378,11 +359,11 @@ class MaskedLanguageModel(MaskFiller):
             task.teacher = MaskedTeacher.of(recipe.teacher, task.module, tokenizer, longest)
         vocabulary = MaskVocabulary.of(tokenizer, data.whole_words)
         corpora = data.corpora(tokenizer, structure=data.sentence_pairs)
-        masking, masked_texts = Masking(data.mlm_probability, data.dupe_factor), {}
+        masked_texts = {}
         for part, corpus in zip(("train", "valid"), corpora, strict=True):
             seed = recipe.seed if part == "train" else 0
             rows = task._rows(corpus, data, seed)
-            masked_texts[part] = task._texts(rows, vocabulary, masking, seed)
+            masked_texts[part] = task._texts(rows, vocabulary, data.mlm_probability, seed)
         task.masked_texts = masked_texts
         return task
 
@@ -432,10 +413,10 @@ class MaskedLanguageModel(MaskFiller):
         data = MaskedData(train=(Path(),), max_length=longest, batch_size=32)
         rows_of = self._rows(encode_corpus(texts, self.tokenizer), data, seed=0)
         vocabulary = MaskVocabulary.of(self.tokenizer, whole_words=False)
-        sums = self._sums(self._texts(rows_of, vocabulary, Masking(), seed=0))
+        sums = self._sums(self._texts(rows_of, vocabulary, SHARE, seed=0))
         count = int(sums["tokens"])
         tokens = f"{self.tokenizer.kind}-{self.tokenizer.vocab_size}"
-        how = f"masked:0.15|window:{data.max_length}|tok:{tokens}|count:{count}"
+        how = f"masked:{SHARE}|window:{data.max_length}|tok:{tokens}|count:{count}"
         perplexity = Perplexity(sums["nats"], count, Protocol("token", tokens)).value
         batching.check_likelihood(sums["nats"], perplexity)
         scores = [
@@ -459,10 +440,10 @@ class MaskedLanguageModel(MaskFiller):
         return read_documents(files, field=columns[0] if columns else None)
 
     def _texts(
-        self, rows: TextRows, vocabulary: MaskVocabulary, masking: Masking, seed: int
+        self, rows: TextRows, vocabulary: MaskVocabulary, share: float, seed: int
     ) -> MaskedTexts:
         template, pad = self.input_format.template, self.module.config.pad
-        return MaskedTexts(rows, template, vocabulary, masking, pad, seed)
+        return MaskedTexts(rows, template, vocabulary, share, pad, seed)
 
     # ---- training
 

@@ -30,13 +30,12 @@ from torch import Tensor
 from regard.data.batches import Losses, RowBatch, Sequences, StreamBatch
 from regard.data.sampler import BatchSequence, MadeBatches, permutation
 from regard.data.token_arrays import TokenArray
-from regard.errors import ConfigError, TextError, check_at_least
+from regard.errors import ConfigError, check_at_least
 from regard.models.xlnet import Xlnet
 from regard.tasks import running_text
 from regard.tasks.batching import device_of
-from regard.tasks.inputs import checked_texts
 from regard.tasks.language_modeling import TextGenerator
-from regard.tasks.log_likelihoods import query_stream_log_likelihoods
+from regard.tasks.log_likelihoods import two_sided_log_likelihoods
 from regard.tasks.sections import Problems, TokenizerSection, differing
 from regard.tasks.task import LogLikelihoods
 from regard.text import Tokenizer
@@ -360,13 +359,17 @@ class PermutationLanguageModel(TextGenerator):
         Raises:
             TextError: a text has no token.
         """
-        rows, scored, end = [], [], len(self.line_end())
-        for index, (before, ids) in enumerate(self.text_ids(checked_texts(texts))):
-            if len(ids) == end:
-                raise TextError(index, "is empty, or has no token.", "Leave it out.")
-            rows.append([*before, *ids])
-            scored.append(range(len(before), len(before) + len(ids) - end))
-        return query_stream_log_likelihoods(self.module, rows, scored)
+        return two_sided_log_likelihoods(self, texts, self._last_in_order)
+
+    def _last_in_order(self, texts: Sequences, at: Tensor) -> Tensor:
+        """The states (B, D) of the query stream at a position of each text, (B, 1), which is the
+        last in the order, so that no other token sees it.
+        """
+        hidden = torch.arange(texts.width, device=at.device) == at  # (B, T)
+        allowed = ~hidden[:, None].expand(-1, texts.width, -1)  # (B, T, T)
+        extras = {"allowed": allowed, "targets": at}
+        *_, (_, query) = self.module.streams(replace(texts, extras=extras))
+        return query[:, 0]
 
     @property
     def likelihoods_by_kind(self) -> dict[str, LogLikelihoods]:

@@ -37,20 +37,11 @@ class SpanCorruptionData(DocumentData):
 
     source_length: int = Field(default=512, ge=4)
     """Tokens of a source, `</s>` included; with the default spans 512 are 568 of the text."""
-    density: float = Field(default=0.15, gt=0, lt=1)
-    """The share of the tokens that are dropped."""
-    mean_length: float = Field(default=3.0, ge=1)
-    """The mean length of a dropped span in tokens."""
 
     def problems(self) -> Problems:
         yield from super().problems()
         if self.test:
             yield "data.test", "has no scores in this task. Leave it out."
-
-    @property
-    def noise(self) -> Noise:
-        """How much is dropped."""
-        return Noise(self.density, self.mean_length)
 
 
 class SentinelTokenizerSection(TokenizerSection):
@@ -126,7 +117,7 @@ class SpanCorruption(TextToText):
             ConfigError: the tokenizer has no sentinels, or too few; a source is longer than the
                 model reads; no window of the data is long enough.
         """
-        data, noise = recipe.data, recipe.data.noise
+        data, noise = recipe.data, Noise()
         cls.check_length(recipe, model.config.max_length)
         task = cls(
             model,
@@ -139,8 +130,8 @@ class SpanCorruption(TextToText):
         if spans > len(task.sentinels):
             raise ConfigError(
                 f"[data] sources of {data.source_length:,} tokens have {spans} spans, but the "
-                f"tokenizer has {len(task.sentinels)} sentinels. Give a shorter `source_length`, a "
-                "longer `mean_length`, or more `sentinels` of [tokenizer]."
+                f"tokenizer has {len(task.sentinels)} sentinels. Give a shorter `source_length`, "
+                "or more `sentinels` of [tokenizer]."
             )
         corpora = data.corpora(tokenizer, end=(sentence_end(tokenizer),))
         ids = {"end": model.config.eos, "start": model.config.bos, "pad": model.config.pad}
@@ -163,7 +154,7 @@ class SpanCorruption(TextToText):
     def example(recipe: SpanCorruptionRecipe, words: int) -> PairBatch:  # type: ignore[override]
         """A batch as the recipe asks for, whatever the length of a text: for estimates."""
         data, rows = recipe.data, recipe.data.batch_size
-        lengths = data.noise.lengths(data.noise.window(data.source_length))
+        lengths = Noise().lengths(Noise().window(data.source_length))
         source, target = (Sequences.dummy(rows, length) for length in lengths)
         return PairBatch(source, target)
 

@@ -122,19 +122,3 @@ def test_a_pickle_with_calls_raises_an_error_and_runs_nothing(tmp_path, form, mo
     assert str(path) in str(raised.value)
     if form != "bare":  # which torch refuses as a whole
         assert re.search(rf"it would run .*{os.system.__module__}\.system", str(raised.value))
-
-
-@pytest.mark.parametrize("name", ["_orig_mod.{}", "module.{}", "module._orig_mod.{}"])
-def test_the_names_of_wrappers_are_taken_off_with_a_warning(tmp_path, name):
-    save_file(
-        {name.format(own): one for own, one in TENSORS.items()}, tmp_path / "model.safetensors"
-    )
-    with pytest.warns(UserWarning, match="torch.compile or DataParallel"):
-        assert_equal_tensors(read_weights(tmp_path))
-
-
-def test_a_compiled_part_and_the_whole_of_it_are_an_error(tmp_path):
-    twice = {"a._orig_mod.b": torch.ones(1), "a.b": torch.ones(1)}
-    save_file(twice, tmp_path / "model.safetensors")
-    with pytest.raises(CheckpointError, match="with and without the prefix of a wrapper"):
-        read_weights(tmp_path)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import random
 from pathlib import Path
 
 import numpy as np
@@ -150,85 +148,32 @@ def test_a_text_that_cannot_be_encoded_names_file_and_line(tmp_path):
         encode_corpus(read_documents(tmp_path / "x.txt"), tokenizer)
 
 
-class DyingFile:
-    """A file whose process may die at each write."""
-
-    def __init__(self, file, dying):
-        self.file, self.write = file, dying(file.write)
-
-    def __getattr__(self, name):
-        return getattr(self.file, name)
-
-
-def test_a_build_that_is_killed_and_goes_on_writes_the_same_bytes(
-    tokenizers, tmp_path, monkeypatch
+def test_a_build_that_was_stopped_begins_again_and_a_finished_one_is_opened(
+    tokenizers, source, tmp_path, monkeypatch
 ):
-    """Children die at a random one of their writes, until one ends."""
-    draw, left = random.Random(1).randrange, 0
-    source, out = tmp_path / "a.txt", tmp_path / "out"
-    line = "The cat sat. It slept and slept. A long day in the sun, they say. "
-    source.write_text("\n".join(line[draw(30) :] * draw(3) for _ in range(3000)))
     documents, tokenizer = read_documents(source), tokenizers["wordpiece"]
-    build_corpus(documents, tokenizer, tmp_path / "whole", end=(3,), structure=True, progress=False)
 
-    def dying(call):
-        def wrapped(*arguments):
-            nonlocal left
-            left -= 1
-            if left == 0:
-                os._exit(9)
-            return call(*arguments)
+    def build(name):
+        return build_corpus(documents, tokenizer, tmp_path / name, end=(3,), progress=False)
 
-        return wrapped
-
-    def write(self, files, part, write=corpus_module._Build._write):
-        write(self, [DyingFile(file, dying) for file in files], part)
-
-    monkeypatch.setattr(corpus_module._Build, "_write", write)
-    monkeypatch.setattr(corpus_module, "SAVE_EVERY", 0.001)
-    monkeypatch.setattr("regard.data.token_arrays._CHUNK", 16)
-    for name in ("fsync", "replace"):
-        monkeypatch.setattr(os, name, dying(getattr(os, name)))
-    deaths = resumed = 0
-    while True:
-        left = draw(3, 400)
-        if not (child := os.fork()):
-            try:
-                build_corpus(documents, tokenizer, out, end=(3,), structure=True, progress=False)
-                os._exit(0)
-            finally:
-                os._exit(1)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if code != 9:
-            break
-        deaths += 1
-        resumed += (out / "building.json").exists()
-    assert code == 0 and deaths > 5 and resumed > 5
-    assert bytes_of(out) == bytes_of(tmp_path / "whole")
-    left = 0
-    assert_same(open_corpus(out), encode_corpus(documents, tokenizer, end=(3,), structure=True))
-
-
-def test_a_second_build_opens_what_is_there(tokenizers, source, tmp_path, monkeypatch):
-    documents, tokenizer = read_documents(source), tokenizers["bpe"]
-    build_corpus(documents, tokenizer, tmp_path / "out", progress=False)
-    before = bytes_of(tmp_path / "out")
-
-    def built_again(self, progress):
-        raise AssertionError("the corpus is built again")
-
-    monkeypatch.setattr(corpus_module._Build, "run", built_again)
-    build_corpus(documents, tokenizer, tmp_path / "out", progress=False)
-    open_corpus(tmp_path / "out")
-    assert bytes_of(tmp_path / "out") == before
+    build("whole")
+    with monkeypatch.context() as patched:
+        patched.setattr(corpus_module, "_write_facts", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            build("out")
+    with pytest.raises(CheckpointError, match="no finished corpus"):
+        open_corpus(tmp_path / "out")
+    build("out")
+    monkeypatch.setattr(corpus_module, "_write_arrays", lambda *_: 1 / 0)
+    build("out")  # which opens what is there
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
     assert text.Tokenizer.load(tmp_path / "out").fingerprint() == tokenizer.fingerprint()
 
 
 def test_another_column_is_another_corpus(tokenizers, tmp_path):
     file, out = tmp_path / "a.jsonl", tmp_path / "out"
     file.write_text('{"a": "the cat", "b": "the dog"}\n')
-    for _ in range(2):
-        build_corpus(read_documents(file, field="a"), tokenizers["bpe"], out, progress=False)
+    build_corpus(read_documents(file, field="a"), tokenizers["bpe"], out, progress=False)
     with pytest.raises(ConfigError, match="made of something else: field changed"):
         build_corpus(read_documents(file, field="b"), tokenizers["bpe"], out, progress=False)
 
@@ -316,24 +261,13 @@ def test_a_split_takes_the_last_documents(tokenizers, source):
         corpus.split(0.99)
 
 
-def test_a_single_document_is_cut_where_a_sentence_begins(tokenizers, tmp_path):
-    parts = ["One cat. It was old.\nThe dog ran.", " It ran on. And so on."]
-
-    def corpus(document: str, structure: bool = True):
-        (tmp_path / "one.txt").write_text(document)
-        return encode_corpus(
-            read_documents(tmp_path / "one.txt"), tokenizers["bpe"], structure=structure
-        )
-
-    for found, part in zip(corpus("".join(parts)).split(0.4), parts, strict=True):
-        assert_same(found, corpus(part))
-    whole = corpus("".join(parts), structure=False)
+def test_a_single_document_is_cut(tokenizers, tmp_path):
+    (tmp_path / "one.txt").write_text("One cat. It was old.\nThe dog ran. It ran on. And so on.")
+    documents = read_documents(tmp_path / "one.txt")
+    whole = encode_corpus(documents, tokenizers["bpe"], structure=True)
     train, valid = whole.split(0.1)
-    (ids,) = listed(whole)
-    assert listed(train) + listed(valid) == [
-        ids[: -len(valid.tokens.ids)],
-        ids[len(listed(train)[0]) :],
-    ]
-    assert len(valid.tokens.ids) == round(0.1 * len(ids))
+    assert len(valid.tokens.ids) == round(0.1 * len(whole.tokens.ids))
+    assert [*train.tokens.ids, *valid.tokens.ids] == listed(whole)[0]
+    assert train.sentences[-1] == len(train.tokens.ids) and valid.sentences[0] == 0
     with pytest.raises(ConfigError, match="leaves nothing to train on"):
         whole.split(0.999)

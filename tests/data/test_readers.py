@@ -150,10 +150,8 @@ def test_tatoeba_is_read_from_its_archive(shared):
 
 def test_multi30k_is_read_as_published(shared):
     folder = shared("multi30k/data/task1/raw")
-    assert (
-        sum(1 for _ in read_parallel(en=folder / "train.en.gz", de=folder / "train.de.gz"))
-        == 29_000
-    )
+    pairs = read_parallel(en=folder / "train.en.gz", de=folder / "train.de.gz")
+    assert sum(1 for _ in pairs) == 29_000
 
 
 TINY = {"name": "kim-cnn", "d_words": 4, "filters": [[1, 4]]}

@@ -24,6 +24,7 @@ from regard.tasks import TASKS
 ROOT = Path(__file__).parents[2]
 LANGUAGE_MODELS = (
     "language-modeling",
+    "hybrid-language-modeling",
     "permutation-language-modeling",
     "bidirectional-language-modeling",
     "masked-language-modeling",

@@ -35,7 +35,6 @@ GOOD: dict[str, Any] = {
     "fill-mask": "the cat [MASK] on a mat",
     "masked-language-modeling": "the cat [MASK] on a mat",
     "next-sentence": ("the cat sat", "on a mat"),
-    "sentence-order": ("the cat sat", "on a mat"),
     "question-answering": ("who sat", "the old cat sat on a mat"),
     "multiple-choice": QUESTION,
     "captioning": str(Path(__file__).parents[1] / "stripes.png"),
@@ -119,7 +118,6 @@ def of_words(name: str, count: int) -> str:
         "fill-mask": f"[MASK] {words}",
         "masked-language-modeling": f"[MASK] {words}",
         "next-sentence": f"the cat\t{words}",
-        "sentence-order": f"the cat\t{words}",
         "question-answering": f"{words}\tthe old cat sat",
         "multiple-choice": json.dumps({"question": words, "choices": ["a", "b"]}),
         "captioning": GOOD["captioning"],
@@ -275,7 +273,8 @@ DATA: dict[str, Any] = {
     ],
     "multiple-choice": [{"question": "who", "choices": ["a", "b"], "answer": 1}],
     **dict.fromkeys(
-        ("language-modeling", "permutation-language-modeling"), ["the cat sat", "on a mat"]
+        ("language-modeling", "hybrid-language-modeling", "permutation-language-modeling"),
+        ["the cat sat", "on a mat"],
     ),
     **dict.fromkeys(
         ("masked-language-modeling", "bidirectional-language-modeling"), ["the cat sat", "on a mat"]

@@ -10,13 +10,12 @@ from dataclasses import replace
 import pytest
 import torch
 from recipe_files import planned, with_documents
-from tiny_runs import assert_resumes
 from transformers import BertForPreTraining
 
 import regard
 from regard.data.batches import IGNORE
 from regard.data.corpus import build_corpus, encode_corpus, read_documents
-from regard.data.pretraining import Masking, MaskVocabulary
+from regard.data.pretraining import MaskVocabulary
 from regard.experiments import runs
 from regard.experiments.training_plan import build_tokenizer
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -99,7 +98,7 @@ def test_a_run_is_a_published_folder_that_fills(here):
 
 @pytest.mark.parametrize("name", "bert roberta mpnet distilbert albert electra bigbird".split())
 def test_every_family_with_a_head_for_masks_learns_without_pairs(here, name):
-    data = dict(sentence_pairs=None, whole_words=True, dupe_factor=2)
+    data = dict(sentence_pairs=None, whole_words=True)
     task = planned("r.toml", RECIPE, dict(data=data, model=dict(name=name))).task
     assert task.validate().keys() == {"loss", "accuracy"} and task.validate() == task.validate()
     batch = next(iter(task.train_batches()))
@@ -107,11 +106,6 @@ def test_every_family_with_a_head_for_masks_learns_without_pairs(here, name):
     found, _ = task.losses(batch)
     found["loss"][0].backward()
     assert all(w.grad is not None for n, w in task.module.named_parameters() if "head" in n)
-
-
-def test_training_is_resumed_to_the_last_bit(here):
-    options = dict(max_steps=6, checkpoints={"save_steps": 1}, progress=False)
-    assert_resumes(3, recipe="bert.toml", **options)
 
 
 def test_a_corpus_in_a_folder_gives_the_same_texts(here):
@@ -145,7 +139,7 @@ def test_test_data_are_scored_as_transformers_scores_their_masks(here):
         encode_corpus(data, task.tokenizer), MaskedData(train=("text.txt",), max_length=32), 0
     )
     nats, right, count = 0.0, 0, 0
-    for batch in task._texts(rows, MaskVocabulary.of(task.tokenizer, False), Masking(), 0).epoch(0):
+    for batch in task._texts(rows, MaskVocabulary.of(task.tokenizer, False), 0.15, 0).epoch(0):
         for row, labels in enumerate(batch.labels):
             ids = batch.texts.ids[row, : batch.texts.lengths[row]]
             with torch.no_grad():

@@ -23,6 +23,7 @@ FILES |= dict.fromkeys((*ENCODER_DECODERS, *PRETRAINING), '["no.tsv"]')
 VALID = (
     *ENCODER_DECODERS,
     "language-modeling",
+    "hybrid-language-modeling",
     "permutation-language-modeling",
     "bidirectional-language-modeling",
     "captioning",
@@ -30,6 +31,7 @@ VALID = (
 )  # cannot do without
 TRAINED = [name for name in TASKS if task_class(name).Recipe is not None]
 MODEL = {**dict.fromkeys(ENCODER_DECODERS, "transformer"), "language-modeling": "lstm-lm"}
+MODEL["hybrid-language-modeling"] = "gpt2"
 MODEL["permutation-language-modeling"] = "xlnet"
 MODEL["bidirectional-language-modeling"] = "elmo"
 MODEL["replaced-tokens"] = "electra"

@@ -303,11 +303,8 @@ def trained(request, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp(request.param)
     (folder / "train.txt").write_text("\n".join(lines(60)) + "\n")
     (folder / "valid.txt").write_text("\n".join(lines(8, seed=5)) + "\n")
-    written(
-        folder / "xl.toml",
-        RECIPE,
-        dict(model=dict(name=request.param, **CARRIED[request.param][0])),
-    )
+    options = dict(name=request.param, **CARRIED[request.param][0])
+    written(folder / "xl.toml", RECIPE, dict(model=options))
     torch.set_num_threads(1)
     runs.train(folder / "xl.toml", out=folder / "whole", progress=False)
     return folder

@@ -48,6 +48,10 @@ def test_a_run_has_its_folder_scores_curves_and_model(start):
     accuracy = f"valid accuracy {run.scores['accuracy']:.4g}"
     assert repr(run).startswith(f"Run({str(run.folder)!r}: ") and accuracy in repr(run)
     assert run.result.weights in repr(run)
+    data = read_recipe(where / "recipe.toml").data
+    trained, validated = (tuples(data.records(part)) for part in ("train", "valid"))
+    assert len(validated) == 6
+    assert sorted([*trained, *validated]) == sorted(zip(TEXTS, LABELS, strict=True))
 
 
 def test_a_run_is_scored_on_the_columns_that_its_training_was_told(start):
@@ -98,17 +102,6 @@ def test_a_run_that_has_moved_resumes_with_the_data_in_its_folder(start):
     Path("before").rename("after")
     found = regard.resume("after", progress=False).result
     assert found.scores == train(**options, out="whole").scores
-
-
-def test_a_share_of_the_training_data_is_validated_on_and_not_trained_on(start):
-    run = train(task="classification", model=start, train=FRAME, valid=0.25)
-    recipe = read(run.folder / "recipe.toml")
-    assert recipe.tables["data"]["valid"] == 0.25
-    data = read_recipe(run.folder / "recipe.toml").data
-    train_rows, valid_rows = tuples(data.records("train")), tuples(data.records("valid"))
-    assert (len(train_rows), len(valid_rows)) == (18, 6)
-    everything = list(zip(TEXTS, LABELS, strict=True))
-    assert sorted([*train_rows, *valid_rows]) == sorted(everything)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ DATA: dict[str, list[Any]] = {
     "multiple-choice": [CHOICE] * 8,
     "parsing": [{"tree": tree} for tree in TREES],
     "language-modeling": [f"{text} ." for text in TEXTS * 4],
+    "hybrid-language-modeling": [f"{text} ." for text in TEXTS * 4],
     "permutation-language-modeling": [f"{text} ." for text in TEXTS * 4],
     **dict.fromkeys(PAIRS, [(text, text[::-1]) for text in TEXTS]),
 }
@@ -41,6 +42,9 @@ SEGMENTS = dict(batch_size=2, sequence_length=8)
 # task -> options other than those of an encoder
 OPTIONS: dict[str, dict[str, Any]] = {
     "language-modeling": dict(model=dict(name="lstm-lm", d_model=8, layers=1), **SEGMENTS),
+    "hybrid-language-modeling": dict(
+        model=dict(name="gpt2", d_model=8, heads=2, layers=1, max_length=8), **SEGMENTS,
+    ),
     "permutation-language-modeling": dict(
         model=dict(name="xlnet", layers=1, memory_length=8, memory_in_training=True, **SIZES),
         every=4, **SEGMENTS,

@@ -101,20 +101,12 @@ USER_DEFINED = ("user-defined", "albert")
 EXACT = [name for name in OPTIONS if name not in USER_DEFINED]
 
 
-@pytest.mark.parametrize("name", EXACT)
-def test_ids_equal_sentencepiece_for_every_option(trained, name):
-    path = trained(name)
-    ours, theirs = both(path)
+@pytest.mark.parametrize("name", [*EXACT, *PUBLISHED])
+def test_ids_equal_sentencepiece_for_every_option_and_of_published_models(trained, shared, name):
+    ours, theirs = both(trained(name) if name in EXACT else shared(PUBLISHED[name]))
     assert ours.encode_many(PLAIN) == [theirs.encode(text) for text in PLAIN]
     for text in PLAIN[-12:]:
         assert ours.encode(text).ids == theirs.encode(text)
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_ids_of_published_models_equal_sentencepiece(shared, name):
-    path = shared(PUBLISHED[name])
-    ours, theirs = both(path)
-    assert ours.encode_many(PLAIN) == [theirs.encode(text) for text in PLAIN]
 
 
 @pytest.mark.parametrize("name", EXACT)
