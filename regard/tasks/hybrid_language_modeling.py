@@ -25,7 +25,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from regard.data.batches import IGNORE, RowBatch, Sequences, StreamBatch
+from regard.data.batches import IGNORE, Losses, RowBatch, Sequences, StreamBatch
 from regard.data.lm_streams import ShuffledBlocks
 from regard.data.pretraining import MaskVocabulary, masked
 from regard.data.sampler import BatchSequence, MadeBatches
@@ -177,7 +177,7 @@ class HybridLanguageModel(TextGenerator):
             return super().counts(batch)
         return {n: int((x != IGNORE).sum()) for n, x in batch.targets_by_loss().items()}
 
-    def losses(self, batch: Any, carry: Any) -> tuple[dict[str, tuple[Tensor, int]], Any]:
+    def losses(self, batch: Any, carry: Any) -> tuple[Losses, Any]:
         """The sums of the cross-entropies of the tokens that causal rows predict, and of those of
         masked rows, times their weight; of a window of a text the former alone.
         """
