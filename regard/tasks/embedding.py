@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 import torch
@@ -51,7 +51,7 @@ from regard.tasks.encoder_training import Teacher, TeacherSection, headed, token
 from regard.tasks.encoding import EncoderTask, Part, Parts, input_format_of, kept_examples
 from regard.tasks.inputs import as_list
 from regard.tasks.retrieval import Pair, SearchData, is_scored, pair_rows, pairs_in, texts_in
-from regard.tasks.task import Prediction, PredictsAs, Task
+from regard.tasks.task import EmbedOptions, Prediction, PredictsAs, Task
 from regard.text import Tokenizer
 
 CORRELATIONS = ("pearson", "spearman")
@@ -401,31 +401,31 @@ class Embedder(EncoderTask):
         rows: RowReader | SearchData | Iterable[Sequence[Any]],
         *,
         columns: Sequence[int | str] = (),
-        too_long: TooLong = "truncate",
+        **options: Unpack[EmbedOptions],
     ) -> Scores:
         """Pearson's and Spearman's correlation of cosines with judgements; or nDCG@10, MRR@10 and
         recall of searches.
 
         rows: (text, text, number); pairs (anchor, positive), of which each anchor searches its
             positives among all; or the searches of a folder of BEIR, by its path.  columns: of a
-            table.
+            table.  options: as of `embed`, such as `truncate_dim`; long texts are truncated.
 
         Raises:
             DataError: a row has no number in its third field, as the first row has, or is no pair.
         """
         data = rows if isinstance(rows, SearchData) else self.opened(rows, columns)
         if isinstance(data, SearchData):
-            return data.scores(self, too_long)
+            return data.scores(self, **options)
         scored = is_scored(next(iter(data)))
         pairs = list(pairs_in(data, scored=scored))
         if scored:
-            return self._correlations(pairs, too_long)
-        return SearchData.of_pairs(pairs).scores(self, too_long)
+            return self._correlations(pairs, **options)
+        return SearchData.of_pairs(pairs).scores(self, **options)
 
-    def _correlations(self, pairs: Sequence[Pair], too_long: TooLong = "truncate") -> Scores:
+    def _correlations(self, pairs: Sequence[Pair], **options: Unpack[EmbedOptions]) -> Scores:
         """Pearson's and Spearman's correlation of cosines with the numbers of scored pairs."""
         texts = [pair.anchor for pair in pairs], [pair.positive for pair in pairs]
-        options: Any = {"normalize": True, "too_long": too_long}
+        options = {"too_long": "truncate", **options, "normalize": True}
         cosines = np.einsum("nd,nd->n", *(self.embed(side, **options) for side in texts))
         metrics = Pearson(), Spearman()
         for metric in metrics:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 
@@ -24,9 +24,9 @@ from regard.errors import DataError
 from regard.habit_names import TARGETS
 from regard.metrics.retrieval import RECALLS, Retrieval
 from regard.metrics.score import Scores
-from regard.tasks.batching import TooLong
 from regard.tasks.embedder import EmbedsTexts, products
 from regard.tasks.inputs import first_record
+from regard.tasks.task import EmbedOptions
 from regard.tasks.text_tasks import number_in
 
 QUERIES = 256  # that are compared with the corpus together
@@ -153,14 +153,16 @@ class SearchData:
                 relevant[query][text] = gain
         return cls(queries, corpus, relevant)
 
-    def scores(self, model: EmbedsTexts, too_long: TooLong = "truncate") -> Scores:
+    def scores(self, model: EmbedsTexts, **options: Unpack[EmbedOptions]) -> Scores:
         """nDCG@10, MRR@10 and recall of searches in the whole corpus by the cosine.
+
+        options: as of `embed`; long texts are truncated.
 
         Raises:
             RegardError: no query has a relevant text.
         """
         names, metric, queries = list(self.corpus), Retrieval(), list(self.relevant)
-        options: Any = {"normalize": True, "too_long": too_long}
+        options = {"too_long": "truncate", **options, "normalize": True}
         found = model.embed([self.queries[query] for query in queries], **options)  # (Q, D)
         vectors = model.embed(list(self.corpus.values()), **options)  # (N, D)
         for start in range(0, len(queries), QUERIES):

@@ -236,12 +236,12 @@ def test_sentence_transformers_opens_the_folder(bert, tmp_path, pooling, normali
     expected = model.encode(texts)
     np.testing.assert_allclose(run.model.embed(texts), expected, atol=1e-5)
     short = model.encode(texts, truncate_dim=4, normalize_embeddings=True)
-    np.testing.assert_allclose(
-        run.model.embed(texts, truncate_dim=4, normalize=True), short, atol=1e-5
-    )
-    np.testing.assert_allclose(
-        run.model.similarity(texts, texts, truncate_dim=4), short @ short.T, atol=1e-5
-    )
+    found = run.model.embed(texts, truncate_dim=4, normalize=True)
+    np.testing.assert_allclose(found, short, atol=1e-5)
+    cosines = run.model.similarity(texts, texts, truncate_dim=4)
+    np.testing.assert_allclose(cosines, short @ short.T, atol=1e-5)
+    scores = run.model.evaluate([(texts[0], t, n) for n, t in enumerate(texts)], truncate_dim=4)
+    assert scores.named[0].value == pytest.approx(np.corrcoef(cosines[0], range(4))[0, 1], abs=1e-4)
     again = train(run.folder, tmp_path / "again", train=JSONL)  # pooled as before
     assert again.model.pooling == run.model.pooling
 

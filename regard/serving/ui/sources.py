@@ -13,7 +13,7 @@ from pydantic import Field
 from regard.data.readers import read_labelled
 from regard.errors import ConfigError, RegardError
 from regard.serving.problems import Problem, named
-from regard.serving.requests import Listed, RequestFields
+from regard.serving.requests import Fields, Listed, RequestFields
 from regard.serving.ui import lessons
 from regard.tasks.embedder import EmbedsTexts
 from regard.visual.drawing import visible
@@ -83,32 +83,32 @@ class UISources:
         router = APIRouter()
 
         @router.post("/ui/examples")
-        def examples(asked: NamedModel) -> dict[str, Any]:
+        def examples(asked: NamedModel) -> Fields:
             """Texts for a model: the first of its validation data, where its folder knows them."""
             return self.examples.of(asked.model)
 
         @router.post("/ui/maps")
-        def maps(asked: Nothing) -> dict[str, Any]:
+        def maps(asked: Nothing) -> Fields:
             """The models that have a map of the texts of the command."""
             return self.maps.listed()
 
         @router.post("/ui/map")
-        def text_map(asked: MapOf) -> dict[str, Any]:
+        def text_map(asked: MapOf) -> Fields:
             """The points of all texts, with their labels."""
             return self.maps.map(asked.model)
 
         @router.post("/ui/neighbours")
-        def neighbours(asked: NeighboursIn) -> dict[str, Any]:
+        def neighbours(asked: NeighboursIn) -> Fields:
             """The texts that are nearest to one of them, or to a vector."""
             return self.maps.neighbours(asked)
 
         @router.post("/ui/lessons")
-        def lesson_list(asked: Nothing) -> dict[str, Any]:
+        def lesson_list(asked: Nothing) -> Fields:
             """The names and titles of the lessons."""
             return {"lessons": lessons.listed()}
 
         @router.post("/ui/lesson")
-        def lesson(asked: NamedLesson) -> dict[str, Any]:
+        def lesson(asked: NamedLesson) -> Fields:
             """A lesson with its picture, for these numbers."""
             return lessons.lesson(asked.name, asked.numbers)
 
@@ -140,7 +140,7 @@ class Examples:
             folder = self.folders.get(name)
             self.own[name] = [] if folder is None else _validation_texts(served.task, folder)
 
-    def of(self, name: str) -> dict[str, Any]:
+    def of(self, name: str) -> Fields:
         """The examples of a model: a text, or two of a pair; and whether they are its own.
 
         Raises:
@@ -223,11 +223,11 @@ class TextMaps:
                 except RegardError as error:
                     say(f"no map by {name}: {error}")
 
-    def listed(self) -> dict[str, Any]:
+    def listed(self) -> Fields:
         """The models that have a map, and the number of texts."""
         return {"models": list(self.maps), "texts": len(self.texts)}
 
-    def map(self, model: str | None) -> dict[str, Any]:
+    def map(self, model: str | None) -> Fields:
         """All points: (x, y), the text, and the number of its label.
 
         Raises:
@@ -244,7 +244,7 @@ class TextMaps:
             "shares": [round(share, 5) for share in text_map.shares],
         }
 
-    def neighbours(self, asked: NeighboursIn) -> dict[str, Any]:
+    def neighbours(self, asked: NeighboursIn) -> Fields:
         """Where a text of the map or another vector lies, and its neighbours, without itself.
 
         Raises:
@@ -272,7 +272,7 @@ class TextMaps:
         return name, named(self.maps, name, "map")
 
 
-def _match(one: Any) -> dict[str, Any]:
+def _match(one: Any) -> Fields:
     return {"text": one.index, "cosine": round(one.score, 6)}
 
 
