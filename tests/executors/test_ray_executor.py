@@ -13,11 +13,9 @@ from pathlib import Path
 
 import pytest
 
-import regard
 from regard.errors import ConfigError, MissingExtra, RegardError
 from regard.executors import Job, make_executor, results_of
 from regard.executors.clusters import connected
-from regard.experiments.ray_training import train_on_ray
 from regard.training.interrupt import Interrupted
 
 HERE = str(Path(__file__).parent)
@@ -76,39 +74,6 @@ def test_an_interrupted_job_saves_and_ends(cluster, tmp_path):
     with pytest.raises(Interrupted) as stopped:
         list(results_of(make_executor("ray", 1), [job]))
     assert stopped.value.code == 130 and (tmp_path / "a.saved").exists()
-
-
-def test_a_training_resumes_where_one_of_its_processes_is_killed(cluster, tmp_path):
-    psutil = pytest.importorskip("psutil")
-    (tmp_path / "train.txt").write_text("a b c d e f\n" * 200)
-    (tmp_path / "lm.toml").write_text(
-        f'task = "language-modeling"\n[data]\ntrain = "{tmp_path}/train.txt"\n'
-        f'valid = "{tmp_path}/train.txt"\nbatch_size = 4\nsequence_length = 5\n'
-        '[model]\nname = "gpt"\nd_model = 8\nheads = 2\nlayers = 1\nmax_length = 5\n'
-        "dropout = 0.0\nembedding_dropout = 0.0\nattention_dropout = 0.0\n"
-        '[training]\nmax_steps = 300\nprecision = "float32"\n'
-        "[training.checkpoints]\nsave_steps = 5\n"
-    )
-
-    def kill() -> None:
-        while len(list((tmp_path / "run").glob("checkpoints/step-*"))) < 2:
-            time.sleep(0.01)
-        ranks = [
-            child
-            for child in psutil.Process().children(recursive=True)
-            if "RayTrainWorker" in " ".join(child.cmdline())
-        ]
-        killed.append(ranks[-1].pid)
-        ranks[-1].kill()
-
-    killed: list[int] = []
-    thread = threading.Thread(target=kill)
-    thread.start()
-    run = train_on_ray(tmp_path / "lm.toml", out=tmp_path / "run", workers=2, progress=False)
-    thread.join()
-    alone = regard.train(tmp_path / "lm.toml", out=tmp_path / "alone", progress=False)
-    assert killed and run.result.step == alone.result.step == 300
-    assert run.result.best == pytest.approx(alone.result.best, rel=1e-3)
 
 
 def test_a_missing_package_raises_an_error(monkeypatch):
