@@ -24,9 +24,9 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from regard.data.files import split_member
 from regard.errors import ConfigError
 from regard.experiments import training_plan
 from regard.experiments.recipe_options import FineTuneSection, read_recipe
-from regard.models import described, model_class, name_of, size_of
+from regard.models import described
 from regard.models.composed import Features
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Generator, Model
@@ -68,8 +68,8 @@ class Estimate:
     predicted "tokens" or "examples".  count: items of one step.  flops: of one step, for the
     batch that `batch` describes; attention_flops: those of them that are products of queries with
     keys and of weights with values.  batch_tokens: tokens of the batch, padding included.
-    seconds: of one step.  measured: how seconds and activations were found.  published: numbers
-    and their sources, by quantity.  shards: bytes on that of several `devices` that has the most.
+    seconds: of one step.  measured: how seconds and activations were found.  shards: bytes on that
+    of several `devices` that has the most.
     """
 
     model: str
@@ -84,7 +84,6 @@ class Estimate:
     steps: int | None
     seconds: float | None
     measured: str
-    published: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     attention_flops: float = 0.0
     devices: int = 1
     shards: dict[str, int] | None = None
@@ -135,10 +134,6 @@ class Estimate:
             ("time", _duration(totals["seconds"])),
             ("  a step", _duration(self.seconds)),
             ("measured", self.measured),
-        ]
-        lines += [
-            (f"published {quantity}", f"{_number(value)} ({source})")
-            for quantity, (value, source) in self.published.items()
         ]
         wide = max(len(name) for name, _ in lines)
         return "\n".join(f"{name:<{wide}}  {value}" for name, value in lines)
@@ -191,8 +186,6 @@ def estimate(
         steps=steps_of(options, sample.batches_per_epoch, items),
         seconds=cost.seconds,
         measured=cost.how,
-        # of the sizes with a name
-        published=model_class(name_of(task.module)).PUBLISHED.get(size_of(task.module), {}),
         attention_flops=attention,
         devices=devices or 1,
         shards=None

@@ -49,9 +49,6 @@ class AdaptiveTransformerConfig(GPT2Config):
         _ = self.clusters  # raises an error for those that cannot be
 
 
-_PARAMETERS = "Baevski & Auli 2019, table 2, for the 267,744 words of WikiText-103, rounded"
-
-
 class AdaptiveTransformer(GPT2):
     """The Transformer with adaptive input: "Adaptive Input Representations" (Baevski & Auli 2019).
 
@@ -60,7 +57,6 @@ class AdaptiveTransformer(GPT2):
 
     Config: type = AdaptiveTransformerConfig
     SIZES = {"wikitext-103": dict(d_model=1024, d_ff=4096, heads=8, layers=16, divisor=4)}
-    PUBLISHED: dict[str, Any] = {"wikitext-103": {"parameters": (247e6, _PARAMETERS)}}
 
     def new_embedding(self, config: Any) -> nn.Module:
         """ids (...,) -> (..., D), scaled up as in section 3.4 of Vaswani et al. 2017."""

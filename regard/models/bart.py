@@ -54,7 +54,6 @@ class Bart(transformer.Transformer):
 
     Config = BartConfig
     SIZES = {"base": _BASE, "large": _LARGE}  # noqa: RUF012
-    PUBLISHED = {}  # noqa: RUF012  # the paper prints no count
 
     def __init__(self, config: BartConfig):
         super().__init__(config)

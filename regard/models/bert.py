@@ -90,14 +90,6 @@ class BertConfig:
         return self.dropout if self.head_dropout is None else self.head_dropout
 
 
-_PARAMETERS = (
-    "Devlin et al. 2019, section 3.1, rounded; with the 30,522 uncased tokens the encoder and its "
-    "pooler have 109,482,240 and 335,141,888. The multilingual cased model is said to have 110M "
-    "too, but with its 119,547 tokens it has 177,853,440"
-)
-_SMALL = "Turc et al. 2019, who count the head over masked words too"
-
-
 # the sizes that most of its successors have, too
 BASE_AND_LARGE = {
     "base": dict(d_model=768, d_ff=3072, heads=12, layers=12),
@@ -143,14 +135,6 @@ class Bert(nn.Module, Encoder, Prunable):
         "small": dict(d_model=512, d_ff=2048, heads=8, layers=4),
         "medium": dict(d_model=512, d_ff=2048, heads=8, layers=8),
         **BASE_AND_LARGE,
-    }
-    PUBLISHED = {
-        "tiny": {"parameters": (4.4e6, _SMALL)},
-        "mini": {"parameters": (11.3e6, _SMALL)},
-        "small": {"parameters": (29.1e6, _SMALL)},
-        "medium": {"parameters": (41.7e6, _SMALL)},
-        "base": {"parameters": (110e6, _PARAMETERS)},
-        "large": {"parameters": (340e6, _PARAMETERS)},
     }
     unpadded = True
     block: type[nn.Module] = BertBlock
@@ -284,15 +268,6 @@ class DistilBert(Bert):
 
     Config = DistilBertConfig
     SIZES = {"base": dict(d_model=768, d_ff=3072, heads=12, layers=6)}
-    PUBLISHED = {
-        "base": {
-            "parameters": (
-                66e6,
-                "Sanh et al. 2019, table 3, in millions; with the 30,522 uncased tokens of BERT "
-                "the encoder has 66,362,880",
-            )
-        }
-    }
     block = DistilBertBlock
     head_kinds = ("masked_lm", *task_heads.TASK_HEADS)
     pooled = ()
@@ -367,11 +342,6 @@ class AlbertConfig(BertConfig):
         return [group * distinct + i for group in groups for i in range(distinct)]
 
 
-_ALBERT_PARAMETERS = (
-    "Lan et al. 2020, table 1, rounded; with 30,000 tokens the encoder and its pooler have {:,}"
-)
-
-
 class AlbertBlock(BertBlock):
     """x = norm(x + drop(attend(x))); x = norm(x + feed(x))"""
 
@@ -396,12 +366,6 @@ class Albert(Bert):
         "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24, d_embedding=128),
         "xlarge": dict(d_model=2048, d_ff=8192, heads=16, layers=24, d_embedding=128),
         "xxlarge": dict(d_model=4096, d_ff=16384, heads=64, layers=12, d_embedding=128),
-    }
-    PUBLISHED = {
-        "base": {"parameters": (12e6, _ALBERT_PARAMETERS.format(11_683_584))},
-        "large": {"parameters": (18e6, _ALBERT_PARAMETERS.format(17_683_968))},
-        "xlarge": {"parameters": (60e6, _ALBERT_PARAMETERS.format(58_724_864))},
-        "xxlarge": {"parameters": (235e6, _ALBERT_PARAMETERS.format(222_595_584))},
     }
     block = AlbertBlock
     head_kinds = ("pooler", "masked_lm", "sentence_order", *task_heads.TASK_HEADS)

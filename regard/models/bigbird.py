@@ -99,7 +99,6 @@ class BigBird(Bert):
     segments: nn.Embedding
     Config = BigBirdConfig
     SIZES = BASE_AND_LARGE
-    PUBLISHED = {}  # noqa: RUF012  # the paper prints no number of parameters
     unpadded = False  # blocks are those of padded sequences
     block = BigBirdBlock
     pooled = ("pooler", "next_sentence", "multiple_choice")

@@ -222,7 +222,6 @@ class TokenConvolution(nn.Module):
 VERSION_2: dict[str, Any] = dict(
     d_model=1536, d_ff=6144, heads=24, d_embedding=1536, conv_kernel_size=3, conv_act="gelu"
 )
-_PARAMETERS = "the released models' pages, rounded; with 128,100 tokens the encoder has {:,}"
 
 
 class Deberta(Bert):
@@ -239,14 +238,6 @@ class Deberta(Bert):
         "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24, d_embedding=1024),
         "xlarge": dict(VERSION_2, layers=24),
         "xxlarge": dict(VERSION_2, layers=48),
-    }
-    PUBLISHED = {  # noqa: RUF012
-        "xsmall": {"parameters": (70e6, _PARAMETERS.format(70_682_112))},
-        "small": {"parameters": (142e6, _PARAMETERS.format(141_304_320))},
-        "base": {"parameters": (184e6, _PARAMETERS.format(183_831_552))},
-        "large": {"parameters": (435e6, _PARAMETERS.format(434_012_160))},
-        "xlarge": {"parameters": (900e6, _PARAMETERS.format(884_593_152))},
-        "xxlarge": {"parameters": (1.5e9, _PARAMETERS.format(1_564_549_632))},
     }
     block = DebertaBlock
     head_kinds = ("masked_lm", *TASK_HEADS)

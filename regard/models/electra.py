@@ -49,12 +49,6 @@ class ElectraConfig(BertConfig):
     choice_dropout: Probability = 0.1
 
 
-_PARAMETERS = (
-    "Clark et al. 2020, tables 1 and 2, rounded; with the 30,522 uncased tokens of BERT the "
-    "encoder has {:,}"
-)
-
-
 class Electra(Bert):
     """ELECTRA: "Pre-training Text Encoders as Discriminators" (Clark et al. 2020).
 
@@ -66,11 +60,6 @@ class Electra(Bert):
         "small": dict(d_model=256, d_ff=1024, heads=4, layers=12, d_embedding=128),
         "base": dict(d_model=768, d_ff=3072, heads=12, layers=12, d_embedding=768),
         "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24, d_embedding=1024),
-    }
-    PUBLISHED = {
-        "small": {"parameters": (14e6, _PARAMETERS.format(13_483_008))},
-        "base": {"parameters": (110e6, _PARAMETERS.format(108_891_648))},
-        "large": {"parameters": (335e6, _PARAMETERS.format(334_092_288))},
     }
     head_kinds = ("replaced", "masked_lm", *task_heads.TASK_HEADS)
     pooled = ()

@@ -84,12 +84,6 @@ class GPTConfig:
         return self.output == "tied"
 
 
-_PARAMETERS = (
-    "Radford et al. 2019, section 2.3 with table 2, rounded; with the 40,478 tokens they are "
-    "116,534,784"
-)
-
-
 class GPTBlock(nn.Module):
     """x = norm(x + attend(x)); x = norm(x + feed(x))"""
 
@@ -126,7 +120,6 @@ class GPT(nn.Module, CachedLanguageModel, Encoder, Prunable):
 
     Config: type = GPTConfig
     SIZES = {"base": dict(d_model=768, heads=12, layers=12, max_length=512)}
-    PUBLISHED: dict[str, Any] = {"base": {"parameters": (117e6, _PARAMETERS)}}
     unpadded = True
     reads_both_ways = True
     block: Any = GPTBlock
@@ -320,15 +313,6 @@ class GPT2Config(GPTConfig):
     scaled_by_layer: bool = False
 
 
-def _printed(parameters: float, exact: int) -> dict[str, tuple[float, str]]:
-    source = (
-        "Radford et al. 2019, table 2; its four figures are those of a vocabulary of 40,478 "
-        "tokens, which was GPT's. With GPT-2's own 50,257 tokens the parameters are "
-        f"{exact:,}"
-    )
-    return {"parameters": (parameters, source)}
-
-
 class GPT2Block(nn.Module):
     """x = x + attend(norm(x)); x = x + feed(norm(x))"""
 
@@ -382,12 +366,6 @@ class GPT2(GPT):
         "355M": dict(d_model=1024, heads=16, layers=24),
         "774M": dict(d_model=1280, heads=20, layers=36),
         "1558M": dict(d_model=1600, heads=25, layers=48),
-    }
-    PUBLISHED: dict[str, Any] = {
-        "124M": _printed(117e6, 124_439_808),
-        "355M": _printed(345e6, 354_823_168),
-        "774M": _printed(762e6, 774_030_080),
-        "1558M": _printed(1542e6, 1_557_611_200),
     }
     block: Any = GPT2Block
 

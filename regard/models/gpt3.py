@@ -43,20 +43,6 @@ class GPT3Config(GPT2Config):
     window: Size = 256
 
 
-_FLOPS = (
-    "Brown et al. 2020, table D.1, before it rounds: 6 for each parameter and each of 300 billion "
-    "tokens, without attention"
-)
-
-
-def _printed(parameters: float, millions: int, exact: int) -> dict[str, tuple[float, str]]:
-    source = (
-        f"Brown et al. 2020, table 2.1; table D.1 prints {millions:,} million. With 50,257 tokens "
-        f"and 2,048 positions they are {exact:,}"
-    )
-    return {"parameters": (parameters, source), "FLOPs": (6 * millions * 1e6 * 300e9, _FLOPS)}
-
-
 class GPT3(GPT2):
     """GPT-3: "Language Models are Few-Shot Learners" (Brown et al. 2020).
 
@@ -76,16 +62,6 @@ class GPT3(GPT2):
         "6.7B": dict(d_model=4096, heads=32, layers=32),
         "13B": dict(d_model=5120, heads=40, layers=40),
         "175B": dict(d_model=12288, heads=96, layers=96),
-    }
-    PUBLISHED: dict[str, Any] = {
-        "125M": _printed(125e6, 125, 125_226_240),
-        "350M": _printed(350e6, 356, 355_871_744),
-        "760M": _printed(760e6, 760, 760_300_032),
-        "1.3B": _printed(1.3e9, 1_320, 1_315_723_264),
-        "2.7B": _printed(2.7e9, 2_650, 2_651_553_280),
-        "6.7B": _printed(6.7e9, 6_660, 6_658_404_352),
-        "13B": _printed(13.0e9, 12_850, 12_853_386_240),
-        "175B": _printed(175.0e9, 174_600, 174_604_259_328),
     }
     reads_both_ways = False
 
@@ -111,9 +87,6 @@ class GPTNeoConfig(GPT3Config):
     scaled_by_layer: Literal[False] = False
 
 
-_NEO_NAME = "the name of the model; with its 50,257 tokens they are {:,}"
-
-
 class GPTNeoBlock(GPT2Block):
     """x = x + attend(norm(x)); x = x + feed(norm(x))"""
 
@@ -131,10 +104,5 @@ class GPTNeo(GPT3):
         "125M": dict(d_model=768, heads=12, layers=12),
         "1.3B": dict(d_model=2048, heads=16, layers=24),
         "2.7B": dict(d_model=2560, heads=20, layers=32),
-    }
-    PUBLISHED: dict[str, Any] = {
-        "125M": {"parameters": (125e6, _NEO_NAME.format(125_198_592))},
-        "1.3B": {"parameters": (1.3e9, _NEO_NAME.format(1_315_575_808))},
-        "2.7B": {"parameters": (2.7e9, _NEO_NAME.format(2_651_307_520))},
     }
     block: Any = GPTNeoBlock

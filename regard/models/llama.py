@@ -104,9 +104,6 @@ class LlamaConfig:
 
 _SMOLLM2 = dict(rope_theta=100_000.0, norm_eps=1e-5, max_length=8192, output="tied")
 
-_PAPER = "Touvron et al. 2023, table 2; with the 32,000 tokens of the paper they are {:,}"
-_CARD = "SmolLM2's model card; with its 49,152 tokens they are {:,}"
-
 
 class LlamaBlock(nn.Module):
     """x = x + attend(norm(x)); x = x + feed(norm(x))"""
@@ -150,14 +147,6 @@ class Llama(nn.Module, CachedLanguageModel, Encoder):
         "13B": dict(d_model=5120, d_ff=13824, heads=40, layers=40),
         "33B": dict(d_model=6656, d_ff=17920, heads=52, layers=60),
         "65B": dict(d_model=8192, d_ff=22016, heads=64, layers=80),
-    }
-    PUBLISHED: dict[str, Any] = {
-        "135M": {"parameters": (135e6, _CARD.format(134_515_008))},
-        "360M": {"parameters": (360e6, _CARD.format(361_821_120))},
-        "7B": {"parameters": (6.7e9, _PAPER.format(6_738_415_616))},
-        "13B": {"parameters": (13.0e9, _PAPER.format(13_015_864_320))},
-        "33B": {"parameters": (32.5e9, _PAPER.format(32_528_943_616))},
-        "65B": {"parameters": (65.2e9, _PAPER.format(65_285_660_672))},
     }
     unpadded = True
     reads_both_ways = True

@@ -143,7 +143,6 @@ class Model(ABC):
     longest: int | None = None
     SIZES: dict[str, Any] = {}  # noqa: RUF012  # name of a published size -> its options
     # size -> quantity -> the printed figure, where it stands and why ours differs
-    PUBLISHED: dict[str, Any] = {}  # noqa: RUF012
 
     def train(self, mode: bool = True) -> Self:
         self.training = mode

@@ -67,9 +67,6 @@ class RecurrentConfig:
     eos: TokenId = 2
 
 
-_MERITY = "Merity et al. 2016, for the Penn Treebank's 10,000 words; the paper prints none"
-
-
 class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Encoder, Recurrent):
     """Recurrent language models: "Recurrent Neural Network Regularization" (Zaremba et al. 2014).
 
@@ -89,10 +86,6 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Encoder, Recurrent
         "large": dict(d_model=1500, layers=2, dropout=0.65, init_range=0.04),
     }
     # size -> quantity -> the printed figure, where it stands and why ours differs
-    PUBLISHED = {
-        "medium": {"parameters": (20e6, _MERITY)},
-        "large": {"parameters": (66e6, _MERITY)},
-    }
     extras = ("undropped",)
 
     def __init__(self, config: RecurrentConfig):
@@ -243,7 +236,6 @@ _WT103: dict[str, Any] = dict(
     hidden_dropout=0.15,
     output_dropout=0.1,
 )
-_MERITY_2018 = "Merity et al. 2018, tables 1 and 2, for 10,000 and 33,278 words, cut to millions"
 
 
 @dataclass
@@ -271,10 +263,6 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder, Recurrent):
         "wikitext-2": dict(d_model=400, d_hidden=1150, layers=3, input_dropout=0.65),
         "ulmfit": dict(d_model=400, d_hidden=1150, **_WT103),
         "ulmfit-300": dict(d_model=300, d_hidden=1150, **_WT103),
-    }
-    PUBLISHED = {
-        "ptb": {"parameters": (24e6, _MERITY_2018)},
-        "wikitext-2": {"parameters": (33e6, _MERITY_2018)},
     }
     extras = ("undropped",)
 

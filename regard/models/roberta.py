@@ -38,12 +38,6 @@ class RobertaConfig(BertConfig):
     pad: TokenId = 1
 
 
-_PARAMETERS = (
-    "the released models' own page, rounded; with 50,265 tokens the encoder and its pooler have "
-    "124,645,632 and 355,359,744"
-)
-
-
 class Roberta(Bert):
     """RoBERTa: "A Robustly Optimized BERT Pretraining Approach" (Liu et al. 2019).
 
@@ -53,10 +47,6 @@ class Roberta(Bert):
     positions: RobertaPositions
     Config: type = RobertaConfig
     SIZES = BASE_AND_LARGE
-    PUBLISHED = {
-        "base": {"parameters": (125e6, _PARAMETERS)},
-        "large": {"parameters": (355e6, _PARAMETERS)},
-    }
     head_kinds = ("pooler", "masked_lm", *TASK_HEADS)
     # Published files carry a pooler, but nothing has trained it; their choices are read from it.
     pooled = ("pooler", "multiple_choice")
@@ -90,20 +80,10 @@ class XlmRobertaConfig(RobertaConfig):
     """The defaults are the base model."""
 
 
-_XLM_PARAMETERS = (
-    "Conneau et al. 2020, the sizes in its appendix, rounded; with 250,002 tokens the encoder "
-    "and its pooler have 278,043,648 and 559,890,432"
-)
-
-
 class XlmRoberta(Roberta):
     """XLM-R without a head, an `Encoder`."""
 
     Config = XlmRobertaConfig
-    PUBLISHED = {
-        "base": {"parameters": (270e6, _XLM_PARAMETERS)},
-        "large": {"parameters": (550e6, _XLM_PARAMETERS)},
-    }
 
 
 # -------------------------------------------------------------------------------------------- MPNet
@@ -129,7 +109,6 @@ class Mpnet(Roberta):
 
     Config = MpnetConfig
     SIZES = {"base": dict(d_model=768, d_ff=3072, heads=12, layers=12)}  # noqa: RUF012
-    PUBLISHED = {}  # noqa: RUF012  # the paper prints no number of parameters
     unpadded = False  # distances are those in a padded batch
 
     def __init__(self, config: MpnetConfig):

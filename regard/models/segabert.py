@@ -89,7 +89,6 @@ class SegaBert(Bert):
     positions: SegaPositions
     Config = SegaBertConfig
     SIZES = BASE_AND_LARGE
-    PUBLISHED = {}  # noqa: RUF012  # the paper prints no number of parameters
 
     def __init__(self, config: SegaBertConfig):
         super().__init__(config)

@@ -88,11 +88,6 @@ def _size(d_model: int, d_ff: int, heads: int, layers: int, head_dim: int = 64) 
 
 _V1_1 = dict(gated=True, activation="gelu-tanh", tied=False, scale_output=False)
 
-_PARAMETERS = (
-    "Raffel et al. 2020, section 3.7, rounded; with the 32,128 tokens of the published weights "
-    "they are 60,506,624, 222,903,552, 737,668,096, 2,851,598,336 and 11,307,321,344"
-)
-
 
 class T5EncoderBlock(nn.Module):
     """x = x + attend(norm(x), relation); x = x + feed(norm(x))"""
@@ -218,13 +213,6 @@ class T5(nn.Module, protocols.CrossAttentionModel[TransformerState], Prunable):
         "1.1-large": _size(1024, 2816, 16, 24) | _V1_1,
         "1.1-xl": _size(2048, 5120, 32, 24) | _V1_1,
         "1.1-xxl": _size(4096, 10240, 64, 24) | _V1_1,
-    }
-    PUBLISHED = {
-        "small": {"parameters": (60e6, _PARAMETERS)},
-        "base": {"parameters": (220e6, _PARAMETERS)},
-        "large": {"parameters": (770e6, _PARAMETERS)},
-        "3b": {"parameters": (2.8e9, _PARAMETERS)},
-        "11b": {"parameters": (11e9, _PARAMETERS)},
     }
     longest = protocols.LONGEST_ATTENDED
     decoder: Sequence[T5DecoderBlock]

@@ -96,17 +96,6 @@ class TransformerConfig:
         )
 
 
-_PARAMETERS = (
-    'Vaswani et al. 2017, table 3; with its "about 37,000 tokens" (section 5.1) they are '
-    "63,082,496 and 214,245,376, and no one vocabulary gives both printed figures: 65M would take "
-    "40,700 words, 213M would take 35,800"
-)
-_FLOPS = (
-    "Vaswani et al. 2017, table 2: hours times the GPUs' rate (8 P100 at 9.5 TFLOP/s for 12 hours, "
-    "and for 3.5 days), not a count of operations"
-)
-
-
 def add_norm(config: TransformerConfig) -> nn.LayerNorm:
     """norm(x + drop(f(x))), after each sub-layer f."""
     return AddNorm(config.d_model, dropout=config.dropout)
@@ -190,10 +179,6 @@ class Transformer(nn.Module, CrossAttentionModel[TransformerState], Prunable):
         ),
     }
     # size -> quantity -> the printed figure, where it stands and why ours differs
-    PUBLISHED = {
-        "base": {"parameters": (65e6, _PARAMETERS), "FLOPs": (3.3e18, _FLOPS)},
-        "big": {"parameters": (213e6, _PARAMETERS), "FLOPs": (2.3e19, _FLOPS)},
-    }
     unpadded = True
     encoder_block: type[EncoderBlock] = EncoderBlock
     decoder_block: type[DecoderBlock] = DecoderBlock
@@ -427,7 +412,6 @@ class PreNormTransformer(Transformer):
     The pre-norm Transformer, an `EncoderDecoder`.
     """
 
-    PUBLISHED = {}  # noqa: RUF012  # the printed figures are those of the post-norm model
     encoder_block = PreNormEncoderBlock
     decoder_block = PreNormDecoderBlock
 

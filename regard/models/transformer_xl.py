@@ -116,12 +116,6 @@ class TransformerXLConfig:
             )
 
 
-_PARAMETERS = (
-    "Dai et al. 2019, table 1, for the 267,735 words of WikiText-103, rounded; with cut-offs at "
-    "20,000, 40,000 and 200,000 the base model has 151,119,838, the large one 285,549,386"
-)
-
-
 class PostNormBlock(nn.Module):
     """x = norm(x + attend(x)); x = norm(x + feed(x))"""
 
@@ -230,10 +224,6 @@ class TransformerXL(nn.Module, protocols.LanguageModel[CarriedMemory], protocols
             dropout=0.2,
         ),
     }  # fmt: skip
-    PUBLISHED: dict[str, Any] = {
-        "base": {"parameters": (151e6, _PARAMETERS)},
-        "large": {"parameters": (257e6, _PARAMETERS)},
-    }
 
     def __init__(self, config: Any):
         super().__init__()

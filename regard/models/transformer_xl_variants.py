@@ -84,7 +84,6 @@ class CompressiveTransformer(TransformerXL):
 
     Config: type = CompressiveTransformerConfig
     SIZES: dict[str, Any] = {}  # noqa: RUF012
-    PUBLISHED: dict[str, Any] = {}  # noqa: RUF012
     extras = (LOSS,)
 
     def __init__(self, config: CompressiveTransformerConfig):
@@ -265,7 +264,6 @@ class SegaTransformerXL(TransformerXL):
     """
 
     Config: type = SegaTransformerXLConfig
-    PUBLISHED: dict[str, Any] = {}  # noqa: RUF012
 
     def forward(
         self, ids: Tensor, state: CarriedMemory | None = None, segment_numbers: Tensor | None = None

@@ -48,7 +48,7 @@ class ModelWrapper(Generic[M]):
 
     Config, config, family, continues = Wrapped(), Wrapped(), Wrapped(), Wrapped()
     tokens_per_pass, unpadded, longest, text_limit = Wrapped(), Wrapped(), Wrapped(), Wrapped()
-    SIZES, PUBLISHED, training = Wrapped(), Wrapped(), Wrapped()
+    SIZES, training = Wrapped(), Wrapped()
     repeated_blocks, sharded_parts, layer_groups = Wrapped(), Wrapped(), Wrapped()
 
     def __init__(self, model: M):

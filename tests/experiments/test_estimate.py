@@ -40,14 +40,11 @@ def transformer_flops(rows, s, t, d, ff, layers, vocabulary):
 
 
 @pytest.mark.parametrize(
-    ("name", "parameters", "d", "steps", "printed"),
-    [
-        ("base", 63_082_496, 512, 100_000, (65e6, 3.3e18)),
-        ("big", 214_245_376, 1024, 300_000, (213e6, 2.3e19)),
-    ],
+    ("name", "parameters", "d", "steps"),
+    [("base", 63_082_496, 512, 100_000), ("big", 214_245_376, 1024, 300_000)],
 )
 def test_the_estimates_of_the_papers_transformers_equal_the_formulas(
-    name, parameters, d, steps, printed, monkeypatch
+    name, parameters, d, steps, monkeypatch
 ):
     monkeypatch.delenv("WMT14", raising=False)
     found = estimate(RECIPES / f"wmt14-transformer-{name}.toml", measure=False)
@@ -58,11 +55,10 @@ def test_the_estimates_of_the_papers_transformers_equal_the_formulas(
     assert (found.items, found.count) == ("tokens", rows * 29)
     assert found.flops == transformer_flops(rows, 30, 29, d, 4 * d, 6, 37_000)
     assert totals["flops"] == found.flops * steps
-    assert tuple(value for value, _ in found.published.values()) == printed
     assert found.memory["weights"] == 4 * parameters
     assert found.memory["adam's tables"] == 8 * parameters
     text = found.text()
-    assert f"{parameters:,}" in text and "Vaswani et al. 2017, table 3" in text
+    assert f"{parameters:,}" in text
     assert "sentences of 30 tokens are assumed" in found.batch and "$WMT14" in found.batch
 
 
@@ -120,7 +116,6 @@ def test_a_recipe_with_data_is_estimated_from_its_batches(tmp_path):
     assert found.steps == 9 and found.count == 2 * 50
     assert found.flops == 2 * transformer_flops(10, 4, 5, 8, 256, 4, 11)
     assert found.memory["sgd's tables"] == 0
-    assert found.published == {}  # the size was changed
     assert found.seconds is not None and found.totals()["seconds"] == 9 * found.seconds
     assert "examples of a batch, on this machine" in found.measured
 
@@ -403,10 +398,8 @@ def test_175_billion_parameters_are_estimated_in_seconds():
     assert found.memory["weights"] == 4 * totals["parameters"]
     assert found.memory["adamw's tables"] == 8 * totals["parameters"]
     # The paper counts 6 FLOPs for each parameter and each of 300 billion tokens, and no attention.
-    printed = {quantity: value for quantity, (value, _) in found.published.items()}
-    assert printed["FLOPs"] == pytest.approx(3.14e23, rel=2e-3)
     without_attention = totals["flops"] * (1 - found.attention_flops / found.flops)
-    assert without_attention == pytest.approx(printed["FLOPs"], rel=2e-3)
+    assert without_attention == pytest.approx(3.14e23, rel=2e-3)
     assert totals["memory_per_device"] == sum(found.shards.values()) < 100e9
 
 
