@@ -315,6 +315,15 @@ def recipe_files() -> dict[str, Path]:
     return dict(sorted((file.stem, file) for file in files))
 
 
+def recipe_set(name: str) -> list[str]:
+    """The files of the recipes that a name stands for: of that name, or of all names that begin
+    with it and a hyphen. A path, and any other name, stands for itself.
+    """
+    files = {} if Path(name).exists() else recipe_files()
+    several = [str(path) for other, path in files.items() if other.startswith(f"{name}-")]
+    return [str(files[name])] if name in files else several or [name]
+
+
 def read(recipe: str | PathLike[str], overrides: Sequence[str] = ()) -> RawRecipe:
     """Read a recipe.
 

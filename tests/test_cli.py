@@ -388,8 +388,8 @@ def test_compare_passes_recipes_overrides_and_seeds(workdir, tmp_path, monkeypat
     flags = ["--seeds", "1,2", "--out", tmp_path, "--workers", "2", "-q", "--json"]
     words = [*recipes, "training.max_steps=3", *flags]
     assert json.loads(done("compare", *words)) == facts
-    options = RunOptions((1, 2), ExecutorOptions(), 2, 0, False, None)
-    assert asked == [(list(map(str, recipes)), ["training.max_steps=3"], options, tmp_path)]
+    options = RunOptions((1, 2), ExecutorOptions(), 2, 0, False, None), tmp_path, "", None
+    assert asked == [(list(map(str, recipes)), ["training.max_steps=3"], *options)]
     assert "`--seeds` must be of the form 1,2,3" in refused("compare", *recipes, "--seeds", "one")
 
 

@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from regard.cli import app
+from regard.experiments.recipe_options import NO_OPTIONS
 from regard.experiments.template import recipe_template, trained_tasks
-from regard.models import MODELS, model_class
+from regard.models import NAMED, model_class
 from regard.serving.routes import ROUTES
 from regard.serving.ui.routes import UI_ROUTES
 from regard.tasks import TASKS, task_class
@@ -49,10 +50,10 @@ def test_every_option_of_a_recipe_is_in_the_tables(task, options):
 
 def test_every_option_of_a_model_has_its_default_and_its_meaning():
     page = reference_tables.models_page()
-    for name in MODELS:
+    for name in NAMED:
         rows = {row[0]: row[1:] for row in ROW.findall(part_of(page, f"## {name}"))}
         config = {f.name: f.default for f in fields(model_class(name).Config)}
-        assert rows.keys() == config.keys() - {"vocab_size", "pad", "bos", "eos", "pruned"}
+        assert rows.keys() == config.keys() - {*NO_OPTIONS}
         for option, (default, meaning) in rows.items():
             assert meaning, f"{name}: {option} has no meaning"
             if isinstance(config[option], int | float) and not isinstance(config[option], bool):

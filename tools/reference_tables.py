@@ -24,7 +24,7 @@ from regard.experiments.template import (
     options_of_task,
     trained_tasks,
 )
-from regard.models import MODELS, model_class
+from regard.models import NAMED, model_class
 from regard.serving.app import Service, application
 from regard.serving.engine import Engine
 from regard.serving.models import RequestCounters
@@ -116,7 +116,7 @@ def models_page() -> str:
         "`[model] name` is the title of a table; the other options are its rows. `size` names a "
         "published size, whose values then are the defaults.",
     ]
-    for name in MODELS:
+    for name in NAMED:
         kind = model_class(name)
         first = (inspect.getdoc(kind) or "").partition("\n")[0]
         sizes = ", ".join(f'`"{size}"`' for size in kind.SIZES)

@@ -32,7 +32,7 @@ from regard.errors import CheckpointError, ConfigError, RegardError, warn
 from regard.file_pages import releasing
 from regard.file_writing import write_text
 from regard.layers.quantized import WeightType
-from regard.models import MODELS, is_encoder, model_class, name_of
+from regard.models import NAMED, is_encoder, model_class, name_of
 from regard.models.check_config import check_sizes, config_of
 from regard.models.config import Size
 from regard.models.conversions import merged
@@ -293,8 +293,8 @@ class ModelFolder:
         """
         about, where = self.config.get("regard", {}), self.path / CONFIG
         name, heads = about.get("model", ""), about.get("heads")
-        if name not in MODELS:
-            raise CheckpointError(f"{where}: `regard.model` is {name!r}. {nearest(name, MODELS)}")
+        if name not in NAMED:
+            raise CheckpointError(f"{where}: `regard.model` is {name!r}. {nearest(name, NAMED)}")
         kind = model_class(name)
         options = {k: v for k, v in self.config.items() if k not in NOT_OPTIONS}
         model_config = config_of(kind.Config, options, where)

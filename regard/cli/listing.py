@@ -17,7 +17,7 @@ from regard.errors import RegardError
 
 # what: the module and its table of names. A value is "module:name", whose docstring is shown.
 TABLES = {
-    "models": ("regard.models", "MODELS"),
+    "models": ("regard.models", "NAMED"),
     "tasks": ("regard.tasks", "TASKS"),
     "decoding": ("regard.decoding", "METHODS"),
 }

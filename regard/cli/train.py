@@ -136,11 +136,15 @@ def compare(
     recipes: Annotated[
         list[str],
         Argument(
-            metavar="RECIPE", help="Names or files of recipes, and NAME=VALUE for all of them."
+            metavar="RECIPE",
+            help="Names or files of recipes, or how several names begin (road), and NAME=VALUE for "
+            "all of them.",
         ),
     ],
     seeds: Seeds = "1",
     out: Path = flag("The folder of the comparison.", Path("runs/compare")),
+    data: Path | None = flag("Train language models on this text; parts of it are held out."),
+    budget: str = flag("Read as many tokens as fit into a time on this machine: 90s, 20m, 2h.", ""),
     as_json: AsJson = False,
     *,
     study: StudyFlags,
@@ -153,7 +157,7 @@ def compare(
 
     overrides = [text for text in recipes if "=" in text and not Path(text).exists()]
     paths = [text for text in recipes if text not in overrides]
-    comparison = compare_files(paths, overrides, study.options(seeds), out)
+    comparison = compare_files(paths, overrides, study.options(seeds), out, budget, data)
     console.show_drawn(comparison.facts(), comparison.picture, as_json)
     console.say(f"the report: {out / 'report.html'}")
 

@@ -169,3 +169,30 @@ def _checked_mask(chosen: Mask, share: float) -> Mask:
             "Give more rows, or another share."
         )
     return chosen
+
+
+LINES = 40  # of a block
+SMALLEST, LARGEST = 10_000, 100_000  # characters of validation data taken from a text
+
+
+def split_text(lines: Sequence[str]) -> dict[str, list[str]]:
+    """The lines of a text in three parts, "train", "valid" and "test".
+
+    Of a hundred blocks of lines one is validation data and another one test data, of a small text
+    more, and of a large one fewer. They are distributed evenly over the text.
+
+    Raises:
+        ConfigError: the text is too small.
+    """
+    size = sum(len(line) + 1 for line in lines)
+    if size < 10 * SMALLEST:
+        raise ConfigError(
+            f"The text has {size:,} characters, but must have {10 * SMALLEST:,}, so that parts of "
+            "it suffice to validate and to test on. Or name files: train=... valid=... test=..."
+        )
+    blocks = round(size / min(max(size / 100, SMALLEST), LARGEST))
+    parts: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
+    held_out = {blocks // 2: "valid", blocks - 1: "test"}
+    for number, line in enumerate(lines):
+        parts[held_out.get(number // LINES % blocks, "train")].append(line)
+    return parts

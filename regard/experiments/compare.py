@@ -8,14 +8,21 @@ process is lost continues from its checkpoint, wherever the executor starts it a
 that of a study (study.py), with comparison.json and report.html.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from regard.data.files import lines
+from regard.data.in_memory import is_path
+from regard.data.splits import split_text
 from regard.errors import ConfigError, check_at_least
 from regard.executors import ExecutorOptions
+from regard.experiments.estimate import seconds_of, tokens_within
 from regard.experiments.recipe_options import read_recipe
 from regard.experiments.results import StudyResults
 from regard.experiments.runs import name_of_run
@@ -32,6 +39,9 @@ from regard.experiments.study import (
     scored_conditions,
     with_tokenizer,
 )
+from regard.file_writing import write_json
+from regard.recipe import recipe_set
+from regard.schema import read_json
 from regard.tasks.folders import device_for
 
 DEFAULTS = RunOptions()
@@ -48,6 +58,7 @@ def compare(
     workers: int = 1,
     gpus: int = 0,
     progress: bool = True,
+    budget: str = "",
     **options: Any,
 ) -> StudyResults:
     """Train each recipe with each seed, measure, and write comparison.json and report.html.
@@ -56,11 +67,13 @@ def compare(
         compare(["runs/first", "runs/second"])
         compare([{"model": {"name": "bilstm"}}, {"model": "path/to/minilm", "learning_rate": 5e-5}],
                 task="classification", train=dataframe, valid=other, epochs=3)
+        compare(["road"], data="my.txt", budget="20m")
 
     Args:
         recipes: the models of the comparison. Each is a recipe, the keywords of `regard.train`, the
             name or the folder of a model, or a run or its folder, which is scored and not trained
-            again; an unfinished one is continued.
+            again; an unfinished one is continued. "road" stands for all recipes that come with the
+            library and whose names begin with "road-".
         seeds: each is a run of every recipe; the spread over them is shown.
         out: the folder; finished runs in it are not repeated.
         executor: where runs are processes: "local", "slurm", "ray", or one with its options; with
@@ -69,28 +82,57 @@ def compare(
             the machine's cores; other numbers of threads give other last bits.
         gpus: how many GPUs of its own each run has; 0: it finds those that there are.
         progress: whether the progress is shown.
-        options: as of `regard.train`, for every recipe.
+        budget: a time such as "20m" within which all ends on this machine. The tokens that every
+            model then reads are measured once, and kept in the folder.
+        options: as of `regard.train`, for every recipe. `data` may be a file of text, parts of
+            which become the validation and the test data of language models.
 
     Raises:
         ConfigError: the recipes differ in what must be equal, or `out` holds something else, or
-            another process is comparing in it.
+            another process is comparing in it; a text or a time is too small.
         RegardError: a run has failed; the others are kept.
         Interrupted: after Ctrl-C; the runs in progress are saved.
     """
     if isinstance(recipes, str | PathLike | Mapping):
         raise ConfigError(f"`recipes` must be a list, but is {recipes!r:.60}.")
+    if is_path(options.get("data")):
+        options = {**options, **_parts(options["data"]), "data": None}
+    run_options = RunOptions(tuple(seeds), executor, workers, gpus, progress)
+    return compare_files(_in_files(recipes, options, Path(out)), (), run_options, out, budget)
+
+
+def _in_files(recipes: Sequence[Compared], options: Mapping[str, Any], out: Path) -> list[Path]:
+    """The files of recipes with options of `regard.train`, and the folders of runs."""
     files: list[Path] = []
-    for recipe in recipes:
+    for recipe in _by_name(recipes):
         path, keywords = (None, recipe) if isinstance(recipe, Mapping) else (Path(recipe), {})
         is_run = path is not None and (path / "recipe.toml").exists()
         if path is not None and path.suffix != ".toml" and not is_run:
             path, keywords = None, {"model": str(path)}
         if path is None or options and not is_run:
             names = [file.stem for file in files]
-            path = recipe_in_file(path, {**options, **keywords}, Path(out), names)
+            path = recipe_in_file(path, {**options, **keywords}, out, names)
         files.append(path)
-    run_options = RunOptions(tuple(seeds), executor, workers, gpus, progress)
-    return compare_files(files, (), run_options, out)
+    return files
+
+
+def _by_name(recipes: Sequence[Compared]) -> list[Compared]:
+    """The recipes, and each name of several as their files."""
+    named = (recipe_set(recipe) if isinstance(recipe, str) else [recipe] for recipe in recipes)
+    return [recipe for several in named for recipe in several]
+
+
+BUDGET = "budget.json"  # in the folder, what was measured
+VOCABULARY, CHARACTERS = 8000, 200  # the most tokens of a vocabulary, each for so much of a text
+
+
+def _parts(file: Any) -> dict[str, Any]:
+    """The parts of a text as options of `regard.train`, and the size of its vocabulary."""
+    text = [*lines(file)]
+    size = min(VOCABULARY, sum(map(len, text)) // CHARACTERS)
+    # Lines in arrays are never taken for the names of files.
+    arrays = {part: np.array(rows, object) for part, rows in split_text(text).items()}
+    return {**arrays, "vocab_size": size}
 
 
 def compare_files(
@@ -98,14 +140,28 @@ def compare_files(
     overrides: Sequence[str] = (),
     options: RunOptions = DEFAULTS,
     out: str | PathLike[str] = "runs/compare",
+    budget: str = "",
+    data: str | PathLike[str] | None = None,
 ) -> StudyResults:
     """As `compare`, of recipes with the NAME=VALUE of a command line, and of run folders."""
-    out = Path(out)
-    entries = _entries(paths, overrides)
+    out, began = Path(out), time.monotonic()
+    files: Any = _by_name(paths) if data is None else _in_files(paths, _parts(data), out)
+    entries = _entries(files, overrides)
     conditions = _shared_conditions(entries)
+    if budget:
+        conditions["budget"] = {"time": budget}
     with opened(out, conditions, options, "comparing in") as study:
-        recipes = [entry.recipe for entry in entries.values() if entry.run is None]
-        exchanged = with_tokenizer(recipes, out)
+        new = [entry for entry in entries.values() if entry.run is None]
+        exchanged = with_tokenizer([entry.recipe for entry in new], out)
+        if budget:
+            if not (out / BUDGET).exists():
+                recipes = [read_recipe(e.path, exchanged(e.recipe, overrides)) for e in new]
+                seconds = seconds_of(budget) - (time.monotonic() - began)
+                tokens = tokens_within(seconds / len(options.seeds), recipes)
+                write_json(out / BUDGET, {"tokens": tokens})
+            conditions["budget"] |= read_json(out / BUDGET)
+            overrides = [*overrides, "training.tokens={tokens}".format(**conditions["budget"])]
+            study.say("{time}: each model reads {tokens:,} tokens".format(**conditions["budget"]))
         by_model: dict[str, list[StudyRun]] = {}
         for name, entry in entries.items():
             if entry.run is not None:

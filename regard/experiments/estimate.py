@@ -21,10 +21,10 @@ length. Tasks whose losses need the targets of the data always read them.
 
 from __future__ import annotations
 
-import math
 import os
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -44,16 +44,17 @@ from regard.experiments.recipe_options import FineTuneSection, read_recipe
 from regard.models import described
 from regard.models.composed import Features
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.protocols import Generator, Model
+from regard.models.protocols import CountedModel, Generator, Model
 from regard.tasks import task_class
 from regard.tasks.encoder_training import headed
 from regard.tasks.encoding import EncoderTask
 from regard.text import Tokenizer
-from regard.training import Trainable
+from regard.training import Trainable, compiling
 from regard.training.compiling import activation_checkpointing, blocks_of, casting
 from regard.training.flops import bytes_of, count, grids_of, positions_in, stored_by, twin
 from regard.training.optimizers import optimizer
-from regard.training.options import DefaultEpochs, TrainingOptions, with_enough_epochs
+from regard.training.options import TrainingOptions, steps_of
+from regard.training.steps import Steps
 from regard.visual.charts import short
 from regard.visual.report import duration
 
@@ -171,7 +172,7 @@ def estimate(
     mean = [sum(column) / len(counted) for column in zip(*counted, strict=True)]
     items, flops, _, attention = (options.gradient_accumulation_steps * value for value in mean)
     cost = Measured(None, max(batch.stored for batch in counted), "nothing: all is counted")
-    if measure:
+    if measure and not isinstance(task.module, CountedModel):
         cost = measured(recipe, sample, cost)
     return Estimate(
         model=_description(asked.model, task.module),
@@ -288,26 +289,6 @@ def _gathered(model: nn.Module) -> int:
     largest = max(map(bytes_of, blocks), default=0)
     gradients = max((bytes_of(block, trained=True) for block in blocks), default=0)
     return bytes_of(model) - sum(map(bytes_of, blocks)) + 2 * largest + gradients
-
-
-def steps_of(options: TrainingOptions, batches_per_epoch: int | None, items: float) -> int | None:
-    """Steps until the first limit is reached; None where that depends on data that is missing.
-
-    Early stopping is not considered.
-
-    batches_per_epoch: None where it is unknown.  items: those of one step.
-    """
-    limits = []
-    if options.max_steps is not None:
-        limits.append(options.max_steps)
-    if options.tokens is not None:
-        limits.append(math.ceil(options.tokens / items))
-    if isinstance(options.epochs, DefaultEpochs) and batches_per_epoch is not None:
-        options = with_enough_epochs(options, batches_per_epoch)
-    if options.epochs is not None and batches_per_epoch is not None:
-        batches = options.gradient_accumulation_steps
-        limits.append(options.epochs * math.ceil(batches_per_epoch / batches))
-    return min(limits, default=None)
 
 
 # ---- measured
@@ -518,3 +499,67 @@ def shape_of(batch: Any) -> str:
     """(833, 30) and (833, 30) tokens"""
     grids = [str(tuple(grid.shape)) for grid in grids_of(batch)]
     return " and ".join(dict.fromkeys(grids)) + " tokens"
+
+
+# ---- within a time
+
+UNITS = {"s": 1, "m": 60, "h": 3600}
+TIMED = 2.0  # seconds of steps
+STARTED = 10.0  # seconds in which the process of a run starts, and at its end writes pages
+SAFETY = 0.9  # of the time that is left for steps
+
+
+def seconds_of(budget: str) -> float:
+    """The seconds of a time such as "90s", "20m" or "1.5h".
+
+    Raises:
+        ConfigError: it has another form.
+    """
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", budget):
+        return float(match[1]) * UNITS[match[2]]
+    raise ConfigError(f"`budget` must be a time such as 90s, 20m or 2h, but is {budget!r}.")
+
+
+def tokens_within(seconds: float, recipes: Iterable[Any]) -> int:
+    """The number of tokens, rounded to two digits, with which a run of each recipe, one after the
+    other, ends in time.
+
+    Raises:
+        ConfigError: the time is too short.
+    """
+    start, fixed, of_token = time.monotonic(), 0.0, 0.0  # seconds
+    for recipe in recipes:
+        began = time.monotonic()
+        planned = training_plan.plan(recipe)
+        task: Any = planned.task
+        options = planned.recipe.training
+        fixed += STARTED + time.monotonic() - began
+        if isinstance(task.module, CountedModel):
+            continue
+        of_token += _TimedSteps(task, options).seconds_of_token()
+        began, every = time.monotonic(), options.validation.eval_steps
+        task.validate()
+        validations = 1 / every if 0 < every < 1 else 1
+        fixed += (validations + 1) * (time.monotonic() - began)  # and the test
+    fixed += time.monotonic() - start
+    if seconds <= fixed:
+        raise ConfigError(f"`budget` must be more than {fixed:.0f}s here, for more than training.")
+    return int(float(f"{SAFETY * (seconds - fixed) / of_token:.2g}"))
+
+
+class _TimedSteps(Steps):
+    """Steps that are made to be timed, and change no weight."""
+
+    def scheduled_rate(self) -> float:
+        return 0.0
+
+    def seconds_of_token(self) -> float:
+        """The time of the steps, without the first one, divided by their tokens."""
+        self.precision = compiling.resolve(self.options.precision, self.model)
+        self.model.train()
+        self.apply_step()
+        first = self.counters.tokens
+        self.counters.seconds = 0.0
+        while self.counters.seconds < TIMED:
+            self.apply_step()
+        return self.counters.seconds / (self.counters.tokens - first)

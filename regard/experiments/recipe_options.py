@@ -28,7 +28,7 @@ from regard.checkpoints.adapters import AdapterOptions
 from regard.data import in_memory
 from regard.data.readers import Numbered, open_table, reading_memory
 from regard.errors import ConfigError, DataError
-from regard.models import MODELS, model_class
+from regard.models import NAMED, model_class
 from regard.models.composed import FeaturesConfig
 from regard.models.config import CombineFeatures, Count, FeatureLayers, Probability, Size
 from regard.models.protocols import Model
@@ -53,8 +53,8 @@ from regard.text import Tokenizer
 from regard.training import TrainingOptions
 from regard.training.options import DefaultEpochs, without_effect
 
-# Fields of a model's configuration that [model] cannot set: the tokenizer and pruning set them.
-NO_OPTIONS = ("vocab_size", "pad", "bos", "eos", "pruned")
+# Fields of a model's configuration that [model] cannot set: the tokenizer, pruning and counting do.
+NO_OPTIONS = ("vocab_size", "pad", "bos", "eos", "pruned", "ngrams")
 
 
 def read_recipe(
@@ -136,9 +136,9 @@ def _with_sections(recipe: type[Recipe], model: type[Options]) -> type[Recipe]:
 
 def _model_section(raw: RawRecipe, task: Task) -> type[Options]:
     """[model] of a training that starts from random weights: the options of the model's class."""
-    model = model_class(raw.choice("model.name", MODELS))
+    model = model_class(raw.choice("model.name", NAMED))
     if not task.trains(model):
-        names = ", ".join(name for name in MODELS if task.trains(model_class(name)))
+        names = ", ".join(name for name in NAMED if task.trains(model_class(name)))
         where, hint = raw.location("model.name"), f"`model.name` must be one of {names}."
         raise ConfigError(f"{where}: {task.name} cannot train this model. {hint}")
     return _options_of_model(model, raw.choice("model.size", ["", *model.SIZES], default=""))
@@ -285,7 +285,7 @@ def _path_from_here(path: str | PathLike[str]) -> str:
     recipe starts in the folder of the recipe.
     """
     try:
-        return str(Path(path).absolute()) if Path(path).exists() else str(path)
+        return str(Path(path).absolute()) if path and Path(path).exists() else str(path)
     except (OSError, ValueError):  # a text too long for a path, or with a null character
         return str(path)
 

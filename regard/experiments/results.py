@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from statistics import mean
 from typing import Any, Self
@@ -17,7 +18,7 @@ from regard.file_writing import write_json
 from regard.metrics.score import better_direction
 from regard.schema import checked
 from regard.visual.charts import Curves, Series, short
-from regard.visual.picture import Picture, PictureColumn, PictureRow, Table, fragment
+from regard.visual.picture import Note, Picture, PictureColumn, Table, fragment
 from regard.visual.report import RunReport, duration, spread
 
 RESULTS = "results.jsonl"
@@ -86,9 +87,9 @@ class Outcome:
         """The name of the quality: "test BLEU", or "valid loss" where there is no test data."""
         return f"test {self.scores[0]['name']}" if self.scores else f"valid {self.goal[0]}"
 
-    def validation_curve(self) -> tuple[tuple[float, float], ...]:
-        """(items seen, validation score)"""
-        return tuple((items, score) for items, score in self.curves[f"valid/{self.goal[0]}"])
+    def validation_curve(self, name: str = "") -> tuple[tuple[float, float], ...]:
+        """(items seen, validation score): that of a name, or that which chose the weights."""
+        return tuple(self.curves.get(f"valid/{name or self.goal[0]}", ()))
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any], folder: Path) -> Self:
@@ -238,6 +239,15 @@ class StudyResults:
         return first[0].quality_name if self.tested and first else f"valid {self.goal[0]}"
 
     @property
+    def drawn(self) -> str:
+        """The validation score that is drawn: the one that is named as what ranks the trials, such
+        as "perplexity per word", else the one that selects the weights."""
+        runs = next(iter(self.outcomes.values()), ())
+        names = reversed([name for run in runs[:1] for name in run.valid])
+        ranking = self.ranked_by.partition(" ")[2]
+        return next((name for name in names if name.startswith(ranking)), self.goal[0])
+
+    @property
     def better(self) -> str:
         """Whether a higher ("max") or a lower ("min") score is better."""
         part, _, name = self.ranked_by.partition(" ")
@@ -278,38 +288,11 @@ class StudyResults:
         """What the task counts, such as "tokens"."""
         return next((runs[0].items for runs in self.outcomes.values()), "tokens")
 
-    @property
-    def cv_results(self) -> dict[str, list[Any]]:
-        """The columns of scikit-learn's `cv_results_`: `params`, `param_NAME`, and of each score
-        `splitN_NAME`, `mean_NAME`, `std_NAME` and `rank_NAME`; with `trial` before them. A row is a
-        trial, a split is a seed or a fold.
-
-        pandas.DataFrame(results.cv_results)
-        """
-        trials, splits = self.trials, max(len(trial.rows) for trial in self.trials)
-        columns: dict[str, list[Any]] = {
-            "trial": [trial.name for trial in trials],
-            "params": [dict(trial.values) for trial in trials],
-            **{f"param_{n}": [trial.values[n] for trial in trials] for n in trials[0].values},
-        }
-        for score in dict.fromkeys(name for trial in trials for name in trial.scores):
-            table, name = np.full((len(trials), splits), math.nan), score.replace(" ", "_", 1)
-            for row, trial in zip(table, trials, strict=True):
-                row[: len(trial.scores.get(score, ()))] = trial.scores.get(score, ())
-            means = table.mean(1)
-            columns |= {f"split{i}_{name}": table[:, i].tolist() for i in range(splits)}
-            columns |= {f"mean_{name}": means.tolist(), f"std_{name}": table.std(1).tolist()}
-            if score == f"valid {self.goal[0]}":
-                signed = -means if self.goal[1] == "max" else means
-                ordered = np.where(np.isnan(means), math.inf, signed)
-                columns[f"rank_{name}"] = [1 + int((ordered < mean).sum()) for mean in ordered]
-        return columns
-
     def table(self) -> Table:
         """A row for each trial: values, scores and costs, without columns that are empty."""
         trials, valid = self.trials, f"valid {self.goal[0]}"
         tests = (name for trial in trials for name in trial.scores if name.startswith("test "))
-        shown = dict.fromkeys([self.ranked_by, valid, next(tests, valid)])
+        shown = dict.fromkeys([self.ranked_by, *islice(dict.fromkeys(tests), 2), valid])
         columns = {"trial": [trial.name for trial in trials]}
         columns |= {n: [_shown(trial.values[n]) for trial in trials] for n in trials[0].values}
         columns |= {n: [spread(trial.scores.get(n, ())) for trial in trials] for n in shown}
@@ -338,28 +321,31 @@ class StudyResults:
         return Table.of(["run", *names], rows)
 
     def picture(self) -> Picture:
-        """The table, the validation scores while training, and the best score against each cost."""
+        """The validation scores while training, what is compared, and the table."""
         several = max(len(trial.rows) for trial in self.trials) > 1
-        parts: list[Picture] = [self.table(), *([self.runs()] if several else [])]
-        curves = [_mean_curve(name, runs) for name, runs in self.outcomes.items()]
-        title = f"valid {self.goal[0]} while training"
-        band = "band: the range over runs" if several else ""
-        charts = [Curves(tuple(curves), title, self.items, band)] if curves else []
-        for cost, (head, _) in COSTS.items():
-            series = [
-                Series(
-                    trial.name,
-                    tuple((trial.costs[cost], y) for y in trial.scores.get(self.ranked_by, ())),
-                    joined=False,
-                )
-                for trial in self.trials
-                if cost in trial.costs
-            ]
-            if len(series) > 1:
-                unit = head.format(self.items)
-                title = f"{self.ranked_by} and {unit}"
-                charts.append(Curves(tuple(series), title, unit, self.ranked_by))
-        return PictureColumn((*parts, PictureRow(tuple(charts))))
+        parts: list[Picture] = [Note((self.summary,)), self.table()]
+        curves = [_mean_curve(name, runs, self.drawn) for name, runs in self.outcomes.items()]
+        if curves:
+            title = f"valid {self.drawn} while training"
+            band = "band: the range over runs" if several else ""
+            ratio = self.drawn.startswith("perplexity")
+            chart = Curves(tuple(curves), title, self.items, band, 640, 360, logarithmic=ratio)
+            parts.insert(0, chart)
+        return PictureColumn((*parts, *([self.runs()] if several else [])))
+
+    @property
+    def summary(self) -> str:
+        """What is compared, in a paragraph."""
+        limits, kind = self.conditions.get("budget", {}), "models" if self.tested else "trials"
+        units = {"tokens": self.items, "epochs": "epochs", "max_steps": "steps"}
+        budget = [f"{limits[name]:,} {unit}" for name, unit in units.items() if name in limits]
+        time = f" (as many as fit into {limits['time']})" if "time" in limits else ""
+        better = "low" if self.better == "min" else "high"
+        return (
+            f"{len(self.trials)} {kind} under equal conditions: the same data and scores. The "
+            f"budget of each run was {' or '.join(budget)}{time}. All together have read "
+            f"{self.tokens:,} {self.items}. A {better} {self.ranked_by} is good."
+        )
 
     def facts(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -382,13 +368,9 @@ class StudyResults:
         pictures: (heading, picture), at the end.
         """
         runs = [run for runs in self.outcomes.values() for run in runs]
-        budget = {"tokens": self.items, "epochs": "epochs", "max_steps": "steps"}
-        limits = self.conditions.get("budget", {}).items()
         facts = {
             **self.about,
-            "budget": ", ".join(f"{n:,} {budget[name]}" for name, n in limits if name in budget),
-            "read by all runs": f"{self.tokens:,} {self.items}",
-            "precision": ", ".join(dict.fromkeys(run.precision for run in runs)),
+            "precision": ", ".join({run.precision: "" for run in runs if run.precision}),
             "threads": ", ".join(dict.fromkeys(str(run.threads) for run in runs)),
         }
         for name, of_trial in self.outcomes.items():
@@ -396,25 +378,14 @@ class StudyResults:
                 facts[f"{score['name']} of {name}"] = score["signature"]
         if not self.ranked:
             facts["ranking"] = "none: the protocols differ in what matters"
-        parts = [("Comparison", self.picture()), ("Losses while training", self.losses())]
+        parts = [("Comparison", self.picture())]
         if all(run.samples for run in runs):
             parts.append(("The first rows of the test data", self.samples()))
+        measured = Table.of(["", ""], list(facts.items()))
         pages = {row["run"]: f"{row['run']}/{REPORT}" for t in self.trials for row in t.rows}
         links = {run: page for run, page in pages.items() if (self.folder / page).exists()}
-        return RunReport(title or self.folder.name, facts, [*parts, *pictures], links)
-
-    def losses(self) -> Picture:
-        """The loss on the training and on the validation data, for the first run of each trial."""
-        charts = []
-        for key, data in (("train/loss", "training"), ("valid/loss", "validation")):
-            series = [
-                Series(name, tuple(runs[0].curves[key]))
-                for name, runs in self.outcomes.items()
-                if key in runs[0].curves
-            ]
-            unit = "nats" if self.items == "tokens" else ""
-            charts.append(Curves(tuple(series), f"Loss on the {data} data", self.items, unit))
-        return PictureRow(tuple(charts))
+        parts += [*pictures, ("How it was measured", measured)]
+        return RunReport(title or self.folder.name, {}, parts, links)
 
     def samples(self) -> Picture:
         """The first test examples, and the output of the first run of each trial."""
@@ -440,10 +411,10 @@ class StudyResults:
         return fragment(self.picture().body())
 
 
-def _mean_curve(name: str, runs: Sequence[Outcome]) -> Series:
+def _mean_curve(name: str, runs: Sequence[Outcome], score: str) -> Series:
     """The mean over runs and their range, point by point, as far as all of them go."""
     points, ranges = [], []
-    for together in zip(*(run.validation_curve() for run in runs), strict=False):
+    for together in zip(*(run.validation_curve(score) for run in runs), strict=False):
         ys = [y for _, y in together if math.isfinite(y)]
         if ys:
             points.append((together[0][0], mean(ys)))

@@ -490,7 +490,8 @@ def _measured(folder: Path, task: Any, result: Result, memory: int | None) -> Ou
     recipe: Any = read_recipe(folder / "recipe.toml")
     cost = estimate(folder / "recipe.toml", measure=False).totals()
     name, direction = task.goal
-    *_, newest = RunFolder(folder).saved()
+    saved = RunFolder(folder).saved()  # [] where nothing but counting was done
+    size = sum(weight.numel() for weight in task.module.parameters())
     return Outcome(
         scores=_test_scores(task, recipe, result),
         goal=(name, direction, result.scores.get(name)),
@@ -498,10 +499,10 @@ def _measured(folder: Path, task: Any, result: Result, memory: int | None) -> Ou
         steps=result.step,
         tokens=result.tokens,
         seconds=result.seconds,
-        parameters=cost["parameters"],
+        parameters=cost["parameters"] or size,
         flops=cost["flops_per_item"] * result.tokens,
         memory=memory,
-        precision=read_json(newest / FACTS, Facts, finite=False).precision,
+        precision=read_json(saved[-1] / FACTS, Facts, finite=False).precision if saved else "",
         threads=recipe.training.threads or torch.get_num_threads(),
         samples=task.test_samples(recipe)[:SAMPLES],
         items=task.items,

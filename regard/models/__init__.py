@@ -5,6 +5,7 @@ Internal: names that `regard` itself does not have may change with every version
 
 from __future__ import annotations
 
+from collections import ChainMap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,10 @@ MODELS: dict[str, Any] = {
     "decoder-only": "regard.models.composed:DecoderOnly",
 }
 
+# as `MODELS`, of language models that count their training text, and learn nothing by gradients
+COUNTED: dict[str, Any] = {"kneser-ney": "regard.models.kneser_ney:KneserNey"}
+NAMED = ChainMap(MODELS, COUNTED)  # all that a name stands for
+
 # an encoder-decoder -> the encoder with its weights that tasks put a head on; see `as_encoder`
 AS_ENCODER = {"bart": "bart-as-encoder", "mbart": "mbart-as-encoder", "t5": "t5-encoder"}
 
@@ -72,7 +77,7 @@ def model_class(name: str) -> Any:
     Raises:
         ConfigError: no model has this name; the nearest one is offered.
     """
-    return entry(MODELS, name, "model")
+    return entry(NAMED, name, "model")
 
 
 def encoder_class(name: str) -> Any:
@@ -116,7 +121,7 @@ def name_of(model: nn.Module | Model) -> str:
     """The name of a model, or of the encoder under heads, in the table of models."""
     kind = type(_body(model))
     location = f"{kind.__module__}:{kind.__name__}"
-    return next(name for name, entry in MODELS.items() if entry in (location, kind))
+    return next(name for name, entry in NAMED.items() if entry in (location, kind))
 
 
 def size_of(model: nn.Module | Model) -> str:

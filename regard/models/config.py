@@ -78,6 +78,7 @@ AttentionKinds = Annotated[
 ]
 """Whether layers see all earlier tokens or a window of them: of the first ones, and repeated."""
 TokenIds = Annotated[tuple[TokenId, ...], BeforeValidator(_as_tuple)]
+Counts = Annotated[tuple[Count, ...], BeforeValidator(_as_tuple)]
 Flags = Annotated[tuple[bool, ...], BeforeValidator(_as_tuple)]
 
 Activation = Literal[

@@ -14,8 +14,8 @@ Nothing is trained by gradients: `KneserNey.fit` counts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Self
 
 import numpy as np
 import torch
@@ -24,11 +24,12 @@ from torch import Tensor, nn
 
 from regard.data.batches import IGNORE
 from regard.errors import ConfigError, warn
-from regard.models.config import Size, TokenId
-from regard.models.protocols import LanguageModel, Output
+from regard.models.config import Counts, Size, TokenId
+from regard.models.protocols import CountedModel, Output
 from regard.state import State
 
 NONE = -1  # in a context: no token
+IMPOSSIBLE = -1e30  # the logarithm of a probability of 0, as a finite number
 FALLBACK = (0.5, 1.0, 1.5)  # discounts where counts of counts do not give them
 PARTS = 2**24  # probabilities that are computed together
 
@@ -37,7 +38,8 @@ PARTS = 2**24  # probabilities that are computed together
 class KneserNeyConfig:
     """order: tokens of the longest n-gram, of which the last is predicted.
 
-    bos: never predicted, as `pad` is not.
+    bos: never predicted, as `pad` is not.  ngrams: how many different ones of each length were
+    counted; (): nothing was.
     """
 
     vocab_size: Size
@@ -45,6 +47,7 @@ class KneserNeyConfig:
     pad: TokenId = 0
     bos: TokenId = 1
     eos: TokenId = 2
+    ngrams: Counts = ()
     max_length: None = None  # any
 
     @property
@@ -89,17 +92,14 @@ class NGramTable(nn.Module):
 
     key: Tensor
     start: Tensor
-    log_prob: Tensor
-    log_backoff: Tensor
 
-    def __init__(self, key: np.ndarray, prefixes: int, vocab_size: int):
+    def __init__(self, ngrams: int, prefixes: int, vocab_size: int):
         super().__init__()
         self.vocab_size = vocab_size
-        bounds = np.searchsorted(key, np.arange(prefixes + 1) * vocab_size)
-        self.register_buffer("key", torch.from_numpy(key))
-        self.register_buffer("start", torch.from_numpy(bounds))
-        self.register_buffer("log_prob", torch.full((len(key),), -torch.inf))
-        self.register_buffer("log_backoff", torch.zeros(len(key)))
+        self.register_buffer("key", torch.zeros(ngrams, dtype=torch.long))
+        self.register_buffer("start", torch.zeros(prefixes + 1, dtype=torch.long))
+        self.log_prob = nn.Parameter(torch.zeros(ngrams), requires_grad=False)
+        self.log_backoff = nn.Parameter(torch.zeros(ngrams), requires_grad=False)
 
     def find(self, prefix: Tensor, token: Tensor) -> Tensor:
         """The indices of n-grams from the indices of their prefixes and their last tokens, all
@@ -124,10 +124,11 @@ class NGramTable(nn.Module):
         return rows, first.repeat_interleave(counts) + within
 
 
-class KneserNeyHead:
+class KneserNeyHead(nn.Module):
     """From contexts to the probabilities of tokens. tables: of n-grams of 1, 2, ... tokens."""
 
     def __init__(self, tables: Sequence[NGramTable]):
+        super().__init__()
         self.tables = tables
 
     @property
@@ -182,7 +183,7 @@ class KneserNeyHead:
         return index, self.tables[length - 1], self.tables[length]
 
 
-class KneserNey(nn.Module, LanguageModel[Contexts]):
+class KneserNey(nn.Module, CountedModel[Contexts]):
     """An n-gram language model, a `LanguageModel`. Its hidden states are contexts, int64.
 
     tables: the n-grams of 1, 2, ... `order` tokens.
@@ -190,36 +191,46 @@ class KneserNey(nn.Module, LanguageModel[Contexts]):
 
     Config = KneserNeyConfig
 
-    def __init__(self, config: KneserNeyConfig, tables: Sequence[NGramTable]):
+    def __init__(self, config: KneserNeyConfig):
         super().__init__()
         self.config = config
+        sizes = config.ngrams or (0,) * config.order
+        tables = [
+            NGramTable(ngrams, prefixes, config.vocab_size)
+            for ngrams, prefixes in zip(sizes, (1, *sizes), strict=False)
+        ]
         self.tables = nn.ModuleList(tables)
         self.head = KneserNeyHead(tables)
 
     @classmethod
-    def fit(cls, ids: np.ndarray, config: KneserNeyConfig) -> KneserNey:
+    def fit(cls, ids: np.ndarray, config: KneserNeyConfig) -> Self:
         """Count the n-grams of a text, (N,) ids of sentences that end with `eos`.
 
         A warning tells where n-grams are too few for discounts of their own.
         """
         text = ids.astype(np.int64)
         text = text if text[0] == config.eos else np.concatenate([[config.eos], text])
-        tables: list[NGramTable] = []
-        probability = np.full(1, 1 / config.predicted.sum())  # of every token, below all n-grams
         levels = list(_levels(text, config))
-        for level, longer in zip(levels, [*levels[1:], None], strict=True):
-            counts = level.adjusted(longer)
+        model = cls(replace(config, ngrams=tuple(len(level.key) for level in levels)))
+        tables = model.head.tables
+        probability = np.full(1, 1 / config.predicted.sum())  # of every token, below all n-grams
+        for length, (level, table) in enumerate(zip(levels, tables, strict=True), 1):
+            longer = levels[length] if length < len(levels) else None
             prefixes = len(probability)
-            backoff, extra = level.discounted(counts, len(tables) + 1, prefixes)
+            backoff, extra = level.discounted(level.adjusted(longer), length, prefixes)
             probability = extra + backoff[level.prefix] * probability[level.suffix]
-            if tables:
-                tables[-1].log_backoff.copy_(_log(backoff))
+            if length > 1:
+                tables[length - 2].log_backoff.copy_(_log(backoff))
             else:
                 probability[~config.predicted] = 0
-            table = NGramTable(level.key, prefixes, config.vocab_size)
+            starts = np.searchsorted(level.key, np.arange(prefixes + 1) * config.vocab_size)
+            table.key.copy_(torch.from_numpy(level.key))
+            table.start.copy_(torch.from_numpy(starts))
             table.log_prob.copy_(_log(probability))
-            tables.append(table)
-        return cls(config, tables)
+        return model
+
+    def counted(self, text: Tensor) -> Self:
+        return self.fit(text.numpy(), self.config)
 
     def forward(self, ids: Tensor, state: Contexts | None = None) -> Output:
         """Contexts (B, T, order - 1) that predict the token after each of the ids (B, T); the last
@@ -326,4 +337,4 @@ def _discounts(counts: np.ndarray, length: int) -> tuple[float, float, float]:
 
 def _log(probability: np.ndarray) -> Tensor:
     with np.errstate(divide="ignore"):
-        return torch.from_numpy(np.log(probability))
+        return torch.from_numpy(np.log(probability)).clamp(IMPOSSIBLE)

@@ -328,6 +328,14 @@ class LanguageModel(Generator[S]):
         """The state after the prompts (B, T)."""
 
 
+class CountedModel(LanguageModel[S]):
+    """A language model that counts its training text, and learns nothing by gradients."""
+
+    @abstractmethod
+    def counted(self, text: Tensor) -> Self:
+        """A model of the same configuration that has counted this text alone, (N,) ids."""
+
+
 class Recurrent(Model):
     """A model with a stack of recurrent layers, whose cells can be drawn.
 

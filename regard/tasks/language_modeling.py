@@ -30,7 +30,7 @@ from regard.decoding.prefix_cache import PrefixCache, SlidingContext
 from regard.decoding.steps import Hypotheses, Hypothesis, evaluating
 from regard.errors import ConfigError, check_at_least, warn
 from regard.metrics import Perplexity, Protocol, Score, Scores
-from regard.metrics.score import check_any
+from regard.metrics.score import NamedScore, check_any
 from regard.models.protocols import Encoder, Generator, LanguageModel
 from regard.models.wrappers import unwrapped
 from regard.tasks import batching, running_text, stateful_perplexity
@@ -42,6 +42,7 @@ from regard.text import Tokenizer
 from regard.text.templates import Template
 
 SAMPLES = 6  # lines that a run's report continues
+PROMPT, LONGEST = 4, 200  # words of them that the model reads; characters that are shown
 VALID_STEPS = 256  # tokens of a stream at a time, where nothing is learned
 
 
@@ -147,9 +148,10 @@ class TextGenerator(EmbedsTexts):
             )
         batches = running_text.training_batches(train, recipe, limit)
         notes = running_text.text_notes(recipe, limit)
+        units = sum(map(task._units, data.records("valid").texts())) if task.unit == "word" else 0
         if recipe.objective.variable_length:
             task.usual_length = data.sequence_length
-        task.data = running_text.TrainingText(train, valid, batches, data.batch_size, notes)
+        task.data = running_text.TrainingText(train, valid, batches, data.batch_size, notes, units)
         return task
 
     @classmethod
@@ -217,11 +219,15 @@ class TextGenerator(EmbedsTexts):
         return losses, None if output.state is None else output.state.detach()
 
     def validate(self) -> dict[str, float]:
-        """Cross-entropy in nats and perplexity, per token of the tokenizer."""
+        """Cross-entropy in nats and perplexity per token of the tokenizer; also perplexity per word
+        where that is the unit."""
         data = of_training(self.data)
         total, count = self._total_loss(self._parts(data.valid, data.batch_size, self.window, None))
         per_token = Perplexity(total, count, Protocol("token", self._tokenization))
-        return {"loss": total / count, "perplexity": per_token.value}
+        scores = {"loss": total / count, "perplexity": per_token.value}
+        if self.unit == "word":
+            scores["perplexity per word"] = replace(per_token, count=data.valid_units).value
+        return scores
 
     # ---- generation
 
@@ -526,17 +532,35 @@ class TextGenerator(EmbedsTexts):
 
     # ---- parts
 
+    def test(self, recipe: running_text.LanguageModelingRecipe) -> Sequence[NamedScore]:
+        """Perplexity of the test data; where it is per word, also bits per byte."""
+        scores: Any = super().test(recipe)
+        if self.unit != "word" or not scores:
+            return scores
+        size = sum(len(text.encode()) + 1 for text in recipe.data.records("test").texts())
+        protocol = replace(scores[0].protocol, unit="byte")
+        return [*scores, replace(scores[0], count=size, protocol=protocol)]
+
     def samples(self, recipe: running_text.LanguageModelingRecipe) -> list[tuple[str, str]]:
         """The first words of some validation lines, and their continuation by the model."""
-        prompts = self.attention_inputs(recipe)
+        return [sample[:2] for sample in self.test_samples(recipe, "valid")]
+
+    def test_samples(self, recipe: Any, part: str = "test") -> list[tuple[str, str, str]]:
+        """The first words of some lines of a part of the data, continued, of test data by sampling:
+        the most probable continuations repeat themselves; and the lines."""
+        sampling = {"top_k": 20} if part == "test" else {}
+        texts = recipe.data.records(part).texts() if part == "valid" or recipe.data.test else ()
+        lines = [*islice((text for text in texts if len(text.split()) > PROMPT), SAMPLES)]
+        prompts = [" ".join(line.split()[:PROMPT]) for line in lines]
         room = 30 if self.context is None else max(1, min(30, self.context // 2))
-        outputs = self.generate(prompts, max_tokens=room, too_long="truncate")
-        return list(zip(prompts, outputs, strict=True))
+        outputs = self.generate(prompts, max_tokens=room, too_long="truncate", **sampling)
+        rows = zip(prompts, outputs, lines, strict=True)
+        return [(prompt, output, line[:LONGEST]) for prompt, output, line in rows]
 
     def attention_inputs(self, recipe: running_text.LanguageModelingRecipe) -> list[str]:
         """The first words of some validation lines."""
         lines = islice(recipe.data.records("valid").texts(), SAMPLES)
-        return [" ".join(line.split()[:4]) for line in lines]
+        return [" ".join(line.split()[:PROMPT]) for line in lines]
 
     def line_end(self) -> list[int]:
         """The ids at the end of each line of the text: none where line breaks are tokens."""

@@ -272,6 +272,7 @@ class TrainingText:
     """Encoded training and validation text, and how it is batched.
 
     notes: what the user should know of the tokenizer and of the model's context.
+    valid_units: the words of the validation text, where perplexity is per word.
     """
 
     train: TokenArray
@@ -279,6 +280,7 @@ class TrainingText:
     batches: EpochData
     batch_size: int
     notes: list[str]
+    valid_units: int = 0
 
 
 def training_batches(

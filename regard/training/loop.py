@@ -35,6 +35,7 @@ from regard.training.optimizers import ScheduleStep, named_state, restore_state,
 from regard.training.options import TrainingOptions, description, known
 from regard.training.steps import NonFiniteError, Steps
 
+Publish = Callable[[Any, Path], None]
 Test = Callable[[], Sequence[NamedScore]]
 HINT = "A lower `learning_rate` or `max_grad_norm`, a longer `warmup` or float32 may help."
 
@@ -59,7 +60,7 @@ class Loop(Steps):
         options: TrainingOptions,
         folder: checkpointing.RunFolder,
         identity: dict[str, Any],
-        publish: Callable[[Any, Path], None],
+        publish: Publish,
         progress: Progress,
         interruption: Interruption,
         callbacks: Sequence[Callback],
@@ -153,15 +154,20 @@ class Loop(Steps):
     # ---- validation and the end ------------------------------------------------------------------
 
     def validation_is_due(self) -> bool:
-        """After every so many steps or epochs, and at the end; once for a step."""
+        """After so many steps, each epoch or each part, and at the end; once for a step."""
         counters, every = self.counters, self.options.validation.eval_steps
         if counters.step == counters.validated:
             return False
-        if every:
+        if every >= 1:
             due = counters.step % every == 0
         else:
-            due = int(self.epochs) > counters.validated_epochs
+            due = self.validated_parts() > counters.validated_epochs
         return due or bool(self.reason_to_end())
+
+    def validated_parts(self) -> int:
+        """After how many epochs, or parts of the training, the model has been validated by now."""
+        every = self.options.validation.eval_steps
+        return int(self.fraction / every if every else self.epochs)
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
@@ -211,7 +217,7 @@ class Loop(Steps):
         with self.average.applied():
             self.scores = self.measure()
         self.report.validated(self.scores, {"epoch": self.epochs, self.items: now.tokens})
-        now.validated, now.validated_epochs = now.step, int(self.epochs)
+        now.validated, now.validated_epochs = now.step, self.validated_parts()
         if not self.scores:
             return
         score = self.goal_of(self.scores)
@@ -278,8 +284,8 @@ class Loop(Steps):
             counters.seconds,
             counters.best,
             counters.best_step,
-            _finite(self.scores),
-            _finite(test_scores),
+            finite(self.scores),
+            finite(test_scores),
             signatures,
         )
 
@@ -340,7 +346,7 @@ class Loop(Steps):
         )
 
 
-def _finite(scores: Mapping[str, float]) -> dict[str, float | None]:
+def finite(scores: Mapping[str, float]) -> dict[str, float | None]:
     """The scores, with None for those that are infinite or NaN."""
     return {name: score if math.isfinite(score) else None for name, score in scores.items()}
 

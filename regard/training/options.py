@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, TypeVar
@@ -67,6 +68,26 @@ def with_enough_epochs(options: TrainingOptions, batches_per_epoch: int) -> Trai
         steps = -(-default * batches_per_epoch // options.gradient_accumulation_steps)
         epochs.reason = f", since {default} would be {steps:,} steps"
     return replace(options, epochs=epochs)
+
+
+def steps_of(options: TrainingOptions, batches_per_epoch: int | None, items: float) -> int | None:
+    """Steps until the first limit is reached; None where that depends on data that is missing.
+
+    Early stopping is not considered.
+
+    batches_per_epoch: None where it is unknown.  items: those of one step.
+    """
+    limits = []
+    if options.max_steps is not None:
+        limits.append(options.max_steps)
+    if options.tokens is not None:
+        limits.append(math.ceil(options.tokens / items))
+    if isinstance(options.epochs, DefaultEpochs) and batches_per_epoch is not None:
+        options = with_enough_epochs(options, batches_per_epoch)
+    if options.epochs is not None and batches_per_epoch is not None:
+        batches = options.gradient_accumulation_steps
+        limits.append(options.epochs * math.ceil(batches_per_epoch / batches))
+    return min(limits, default=None)
 
 
 def optimizer_with_defaults(
@@ -185,8 +206,9 @@ class ScheduleOptions:
 class ValidationOptions:
     """[training.validation]: the model is validated now and then, and training may stop early."""
 
-    eval_steps: AtLeast0 = 0
-    """Steps between two validations; 0 validates after each epoch."""
+    eval_steps: AtLeast0 | Annotated[float, Field(ge=0, lt=1)] = 0
+    """Steps between two validations; 0 validates after each epoch. Below 1: a share of the
+    training, such as 0.1 for ten validations at equal parts of it."""
     patience: AtLeast0 = 0
     """Stop after this many validations without a better score; 0 never stops early."""
 

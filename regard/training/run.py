@@ -14,16 +14,16 @@ from regard.checkpoints.store import read_folder, write_tensors
 from regard.errors import CheckpointError, ConfigError
 from regard.file_writing import write_text
 from regard.malloc import keep_freed_blocks
+from regard.models.protocols import CountedModel
 from regard.progress import Mute
 from regard.schema import change_lines
 from regard.training.callbacks import Callback, Progress, Result, Trainable, display_of, read_result
 from regard.training.checkpointing import RunFolder, Tables, checked_checkpoint
+from regard.training.counting import count_text
 from regard.training.distributed import processes
 from regard.training.interrupt import Interruption
-from regard.training.loop import Loop, Test, no_test, restore, start_run
+from regard.training.loop import Loop, Publish, Test, no_test, restore, start_run
 from regard.training.options import TrainingOptions, defaults_of, with_defaults
-
-Publish = Callable[[Any, Path], None]
 
 
 def save_weights(model: nn.Module, folder: Path) -> None:
@@ -82,13 +82,16 @@ def train(
             if run.result.exists():
                 return _finished(run, shown)
         callbacks = callbacks if group.first else ()
-        loop = Loop(task, options, run, now, save, shown, interruption, callbacks)
-        if checkpoint:
-            restore(loop, checkpoint)
+        if isinstance(task.module, CountedModel):
+            result = count_text(task, options, run, save, test)
         else:
-            start_run(loop, seed)
-        keep_freed_blocks()
-        result = loop.run(test, stop_after_fraction)
+            loop = Loop(task, options, run, now, save, shown, interruption, callbacks)
+            if checkpoint:
+                restore(loop, checkpoint)
+            else:
+                start_run(loop, seed)
+            keep_freed_blocks()
+            result = loop.run(test, stop_after_fraction)
         text = json.dumps(asdict(result), indent=1) + "\n"
         group.from_first(lambda: write_text(run.result, text))
         for callback in callbacks:

@@ -8,7 +8,7 @@ picture of weights near 1/60 must not look like one of weights near 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -276,7 +276,10 @@ class Series:
 
 @dataclass(frozen=True, repr=False)
 class Curves(Picture):
-    """A chart with linear axes; points that are not finite are left out."""
+    """A chart; points that are not finite are left out.
+
+    logarithmic: whether the y axis is, for positive values.
+    """
 
     series: tuple[Series, ...]
     title: str = ""
@@ -284,6 +287,7 @@ class Curves(Picture):
     y_axis: str = ""
     width: float = 420
     height: float = 250
+    logarithmic: bool = False
 
     def drawing(self) -> Drawing:
         frame = _Frame.around(self)
@@ -354,35 +358,37 @@ class _Frame:
     bottom: float
     xs: tuple[float, float]
     ys: tuple[float, float]
+    scaled: Callable[[float], float]
+    y_ticks: Sequence[float]
 
     @classmethod
     def around(cls, chart: Curves) -> _Frame:
         points = [point for series in chart.series for point in series.finite]
         ys = [y for _, y in points] + [v for s in chart.series for pair in s.spread for v in pair]
-        ys = [y for y in ys if math.isfinite(y)]
-        low, high = _range(ys)
+        scaled = math.log10 if chart.logarithmic else float
+        low, high = _range([scaled(y) for y in ys if math.isfinite(y)])
+        y_ticks = [float(f"{10**y:.2g}") if chart.logarithmic else y for y in ticks(low, high)]
         loose = any(not series.joined for series in chart.series)
         xs = _range([x for x, _ in points], margin=0.06 if loose else 0.0)
-        left = 22 + max(text_width(short(tick), 10.5) for tick in ticks(low, high))
-        return cls(
-            left, chart.width - 20, 40 if chart.title else 14, chart.height - 42, xs, (low, high)
-        )
+        left = 22 + max(text_width(short(tick), 10.5) for tick in y_ticks)
+        right, top, bottom = chart.width - 20, 40 if chart.title else 14, chart.height - 42
+        return cls(left, right, top, bottom, xs, (low, high), scaled, y_ticks)
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """The pixel of a point of the data."""
         across = (x - self.xs[0]) / (self.xs[1] - self.xs[0])
-        up = (y - self.ys[0]) / (self.ys[1] - self.ys[0])
+        up = (self.scaled(y) - self.ys[0]) / (self.ys[1] - self.ys[0])
         x, y = across * (self.right - self.left), up * (self.bottom - self.top)
         return self.left + x, self.bottom - y
 
     def axes(self, chart: Curves) -> list[Shape]:
         shapes: list[Shape] = []
-        for tick in ticks(*self.ys):
+        for tick in self.y_ticks:
             y = self.at(self.xs[0], tick)[1]
             shapes.append(Polyline(((self.left, y), (self.right, y)), "faint"))
             shapes.append(Label(self.left - 6, y, short(tick), 10.5, "end", "muted"))
         for tick in ticks(*self.xs):
-            x = self.at(tick, self.ys[0])[0]
+            x = self.at(tick, self.y_ticks[0])[0]
             shapes.append(Polyline(((x, self.bottom), (x, self.bottom + 4)), "muted"))
             shapes.append(Label(x, self.bottom + 13, short(tick), 10.5, "middle", "muted"))
         shapes.append(Polyline(((self.left, self.bottom), (self.right, self.bottom)), "muted"))

@@ -136,8 +136,9 @@ def test_the_first_limit_decides_the_estimated_updates():
     assert steps(epochs=DefaultEpochs(2), batches_per_epoch=400) == 800
 
 
-LABELLED = re.compile('^task = "(classification|crf-tagging|tagging|parsing)"', re.MULTILINE)
-NEW_MODELS = [  # the targets of labelled data are unknown without them
+UNKNOWN = '^task = "(classification|crf-tagging|tagging|parsing)"|^name = "kneser-ney"'
+LABELLED = re.compile(UNKNOWN, re.MULTILINE)
+NEW_MODELS = [  # the targets of labelled data are unknown without them, as are numbers of n-grams
     path.stem
     for path in sorted(RECIPES.glob("*.toml"))
     if '\npath = "$' not in path.read_text() and not LABELLED.search(path.read_text())
