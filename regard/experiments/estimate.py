@@ -543,7 +543,8 @@ def tokens_within(seconds: float, recipes: Iterable[Any]) -> int:
         fixed += (validations + 1) * (time.monotonic() - began)  # and the test
     fixed += time.monotonic() - start
     if seconds <= fixed:
-        raise ConfigError(f"`budget` must be more than {fixed:.0f}s here, for more than training.")
+        why = "reading the data, validations and tests take as long"
+        raise ConfigError(f"`budget` must be more than {fixed:.0f}s here: {why}.")
     return int(float(f"{SAFETY * (seconds - fixed) / of_token:.2g}"))
 
 
