@@ -15,12 +15,7 @@ from regard.decoding.filters import NEG_INF, Filter, ForcedEnd, Prefix, Renormal
 from regard.decoding.length_penalty import LengthPenalty, Limit, Power, limits
 from regard.decoding.option_types import check
 from regard.decoding.ranking import Draw, row_seeds, run_compiled_search
-from regard.decoding.settings import (
-    Settings,
-    check_common,
-    check_no_sampling,
-    common_settings,
-)
+from regard.decoding.settings import Settings, check_common, check_no_sampling, common_settings
 from regard.decoding.steps import (
     Hypotheses,
     Hypothesis,

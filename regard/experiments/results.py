@@ -18,7 +18,7 @@ from regard.file_writing import write_json
 from regard.metrics.score import better_direction
 from regard.schema import checked
 from regard.visual.charts import Curves, Series, short
-from regard.visual.picture import Note, Picture, PictureColumn, Table, fragment
+from regard.visual.picture import Note, Picture, PictureColumn, PictureRow, Table, fragment
 from regard.visual.report import RunReport, duration, spread
 
 RESULTS = "results.jsonl"
@@ -288,6 +288,33 @@ class StudyResults:
         """What the task counts, such as "tokens"."""
         return next((runs[0].items for runs in self.outcomes.values()), "tokens")
 
+    @property
+    def cv_results(self) -> dict[str, list[Any]]:
+        """The columns of scikit-learn's `cv_results_`: `params`, `param_NAME`, and of each score
+        `splitN_NAME`, `mean_NAME`, `std_NAME` and `rank_NAME`; with `trial` before them. A row is a
+        trial, a split is a seed or a fold.
+
+        pandas.DataFrame(results.cv_results)
+        """
+        trials, splits = self.trials, max(len(trial.rows) for trial in self.trials)
+        columns: dict[str, list[Any]] = {
+            "trial": [trial.name for trial in trials],
+            "params": [dict(trial.values) for trial in trials],
+            **{f"param_{n}": [trial.values[n] for trial in trials] for n in trials[0].values},
+        }
+        for score in dict.fromkeys(name for trial in trials for name in trial.scores):
+            table, name = np.full((len(trials), splits), math.nan), score.replace(" ", "_", 1)
+            for row, trial in zip(table, trials, strict=True):
+                row[: len(trial.scores.get(score, ()))] = trial.scores.get(score, ())
+            means = table.mean(1)
+            columns |= {f"split{i}_{name}": table[:, i].tolist() for i in range(splits)}
+            columns |= {f"mean_{name}": means.tolist(), f"std_{name}": table.std(1).tolist()}
+            if score == f"valid {self.goal[0]}":
+                signed = -means if self.goal[1] == "max" else means
+                ordered = np.where(np.isnan(means), math.inf, signed)
+                columns[f"rank_{name}"] = [1 + int((ordered < mean).sum()) for mean in ordered]
+        return columns
+
     def table(self) -> Table:
         """A row for each trial: values, scores and costs, without columns that are empty."""
         trials, valid = self.trials, f"valid {self.goal[0]}"
@@ -331,7 +358,23 @@ class StudyResults:
             ratio = self.drawn.startswith("perplexity")
             chart = Curves(tuple(curves), title, self.items, band, 640, 360, logarithmic=ratio)
             parts.insert(0, chart)
-        return PictureColumn((*parts, *([self.runs()] if several else [])))
+        charts = []
+        for cost, (head, _) in COSTS.items():
+            series = [
+                Series(
+                    trial.name,
+                    tuple((trial.costs[cost], y) for y in trial.scores.get(self.ranked_by, ())),
+                    joined=False,
+                )
+                for trial in self.trials
+                if cost in trial.costs
+            ]
+            if len(series) > 1:
+                unit = head.format(self.items)
+                title = f"{self.ranked_by} and {unit}"
+                charts.append(Curves(tuple(series), title, unit, self.ranked_by))
+        costs = [PictureRow(tuple(charts))] if charts else []
+        return PictureColumn((*parts, *([self.runs()] if several else []), *costs))
 
     @property
     def summary(self) -> str:

@@ -17,14 +17,7 @@ from regard.attention.attend import Dot, Score
 from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.relative import RelativeBias
 from regard.data.batches import Sequences
-from regard.exporting import (
-    Comparison,
-    Difference,
-    ExportSource,
-    WeightsInFile,
-    array,
-    package,
-)
+from regard.exporting import Comparison, Difference, ExportSource, WeightsInFile, array, package
 from regard.layers.feedforward import FeedForward
 from regard.models.bert import Bert
 from regard.models.gpt2 import GPT2

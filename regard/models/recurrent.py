@@ -23,20 +23,9 @@ from regard.layers.recurrent import (
     stack_cells,
 )
 from regard.layers.softmax import Softmax
-from regard.layers.task_heads import (
-    ClassificationHead,
-    ConcatPooling,
-    linear_head,
-    token_head,
-)
+from regard.layers.task_heads import ClassificationHead, ConcatPooling, linear_head, token_head
 from regard.models.config import InitScale, Probability, Size, TokenId
-from regard.models.protocols import (
-    Encoder,
-    LanguageModel,
-    Output,
-    Recurrent,
-    States,
-)
+from regard.models.protocols import Encoder, LanguageModel, Output, Recurrent, States
 from regard.state import Cells, State
 from regard.text.templates import Template
 

@@ -21,13 +21,7 @@ from regard.errors import ConfigError, DataError, TextError
 from regard.file_writing import replacing, sync
 from regard.malloc import keep_freed_blocks
 from regard.schema import to_json
-from regard.sharded.manifest import (
-    FAILED,
-    FilePart,
-    ShardedTask,
-    ShardManifest,
-    read_manifest,
-)
+from regard.sharded.manifest import FAILED, FilePart, ShardedTask, ShardManifest, read_manifest
 from regard.sharded.parts import lines_part, parquet_part, parquet_schema, safetensors_part
 from regard.tasks import line_predictor
 from regard.tasks.batching import TooLong

@@ -16,13 +16,7 @@ from torch import Tensor, nn
 from regard.attention.capture import listening
 from regard.data import EpochSampler, RowReader, Sequences
 from regard.data.batches import Losses
-from regard.data.encoder_inputs import (
-    EncodedInputs,
-    GroupedInputs,
-    InputFormat,
-    Texts,
-    Truncation,
-)
+from regard.data.encoder_inputs import EncodedInputs, GroupedInputs, InputFormat, Texts, Truncation
 from regard.data.readers import ReadReport, Record
 from regard.data.sampler import BucketSampler
 from regard.decoding.steps import evaluating

@@ -26,13 +26,7 @@ from regard.errors import ConfigError, check_choice
 from regard.visual import recorded_attention
 from regard.visual.charts import Heatmap
 from regard.visual.decoding import Distribution
-from regard.visual.drawing import (
-    Drawing,
-    clip,
-    stack,
-    tile,
-    visible,
-)
+from regard.visual.drawing import Drawing, clip, stack, tile, visible
 from regard.visual.picture import (
     Illustration,
     Matrix,

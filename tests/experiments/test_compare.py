@@ -21,7 +21,6 @@ from regard.experiments.compare import compare, compare_files
 from regard.experiments.results import Outcome, StudyResults, Trial, run_name
 from regard.experiments.runs import read_recipe
 from regard.experiments.study import RunOptions, conditions_of, peak_memory
-from regard.file_writing import locked
 from regard.recipe import read
 
 TOKENS = 600
@@ -214,13 +213,6 @@ def test_models_without_data_to_score_with_raise_an_error(tmp_path):
     with pytest.raises(ConfigError, match="give `valid` or `test` data"):
         train = [("good", "yes"), ("bad", "no")]
         compare(models, task="classification", train=train, epochs=1, out=tmp_path / "out")
-
-
-def test_a_second_comparison_in_the_same_folder_at_the_same_time_raises_an_error(recipes, tmp_path):
-    with locked(tmp_path / "out", "comparing in"):
-        with pytest.raises(ConfigError, match="another process is comparing in .*out. Wait until"):
-            compare(recipes, out=tmp_path / "out", progress=False)
-        assert not list((tmp_path / "out").iterdir())
 
 
 def test_a_copy_of_the_data_elsewhere_is_the_same_data(recipes, tmp_path):

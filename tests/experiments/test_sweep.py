@@ -12,6 +12,7 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from recipe_files import written
 from typer.testing import CliRunner
@@ -100,12 +101,6 @@ def halved(folder) -> StudyResults:
 )
 def test_a_text_is_a_list_or_a_range(text, real, found):
     assert axis_of("x", text, real) == found
-
-
-def test_ranges_of_python_say_their_scale():
-    assert axis_of("x", LogUniform(2, 4), True) == LogUniform(2, 4)
-    assert axis_of("x", Uniform(1, 4), False) == Uniform(1, 4, whole=True)
-    assert axis_of("x", [1e-4, 1e-2], True) == ValueList((1e-4, 1e-2))
 
 
 @pytest.mark.parametrize("given", ["2..1", [], 3, LogUniform(0, 1), Uniform(2, 1)])
@@ -290,13 +285,19 @@ def test_a_stopped_sweep_goes_on_and_ends_with_the_same_results(halved, folder, 
         sweep(folder / "lm.toml", param_space=OVER, draw_seed=2, out=out, **HALVING)
 
 
-def test_trials_near_good_ones_are_suggested(folder, tmp_path):
+def test_trials_near_good_ones_are_suggested_and_the_table_has_the_columns_of_scikit_learn(
+    folder, tmp_path
+):
     space = {"learning_rate": LogUniform(1e-3, 1e-1)}
     options: dict[str, Any] = {"strategy": "tpe", "trials": 3, "tokens": 80, **HERE}
     found = sweep(folder / "lm.toml", param_space=space, out=tmp_path / "tpe", **options)
     again = sweep(folder / "lm.toml", param_space=space, out=tmp_path / "again", **options)
     assert [one.values for one in found.trials] == [one.values for one in again.trials]
     assert len({one.values[RATE] for one in found.trials}) == 3
+    table = pandas.DataFrame(found.cv_results)
+    assert list(table["rank_valid_loss"]) == [1, 2, 3]
+    assert list(table[f"param_{RATE}"]) == [one.values[RATE] for one in found.trials]
+    assert list(table["mean_valid_loss"]) == list(table["split0_valid_loss"])
     rows = [json.loads(line) for line in (tmp_path / "tpe/results.jsonl").open()]
     assert {row["run"] for row in rows} == {f"trial-0{n}-seed1" for n in (1, 2, 3)}
 
