@@ -37,6 +37,8 @@ from regard.training.steps import NonFiniteError, Steps
 
 Publish = Callable[[Any, Path], None]
 Test = Callable[[], Sequence[NamedScore]]
+# Millions of words read after which BabyLM asks for the model.
+MILESTONES = [count * power for power in (1, 10, 100) for count in range(1, 10)] + [1000]
 HINT = "A lower `learning_rate` or `max_grad_norm`, a longer `warmup` or float32 may help."
 
 
@@ -106,6 +108,7 @@ class Loop(Steps):
     def step(self) -> None:
         """One step, and what is logged and shown of it."""
         self.report_average(self.average.begin_if_due())
+        epochs, words = self.epochs, self.options.checkpoints.words_per_epoch
         try:
             applied = self.apply_step()
         except NonFiniteError as error:
@@ -119,6 +122,9 @@ class Loop(Steps):
         self.report.show_if_due(self.epochs, self.fraction, self.learning_rate)
         for callback in self.callbacks:
             callback.on_step(Step(step, self.epochs, self.learning_rate, self.norm))
+        for millions in MILESTONES:
+            if epochs * words < millions * 1e6 <= self.epochs * words:
+                self.publish_early(self.folder.path / f"by_words/chck_{millions}M/model")
 
     def scheduled_rate(self) -> float:
         """The peak rate times the multiplier of the schedule."""
@@ -229,17 +235,21 @@ class Loop(Steps):
         now.best, now.best_step = score, now.step
         now.best_checkpoint = path.name
         if self.checkpointer.try_to_save():
-            with self.average.applied():
-                self.sharded.with_whole_model(self.publish_early)
+            self.publish_early(self.folder.model)
         else:  # weights that are not on the disk cannot be the best ones
             now.best, now.best_step, now.best_checkpoint = before
 
-    def publish_early(self) -> None:
-        """Write the best weights so far into model/, to be tried while the training goes on."""
-        try:
-            self.publish(self.model, self.folder.model)
-        except (OSError, CheckpointError) as error:
-            self.progress.warn(f"{error} The training goes on.")
+    def publish_early(self, folder: Path) -> None:
+        """Write the present weights, or their mean, to be tried while the training goes on."""
+
+        def write() -> None:
+            try:
+                self.publish(self.model, folder)
+            except (OSError, CheckpointError) as error:
+                self.progress.warn(f"{error} The training goes on.")
+
+        with self.average.applied():
+            self.sharded.with_whole_model(write)
 
     def report_average(self, has_begun: bool) -> None:
         """Say that the mean of the weights has begun, where it has."""

@@ -226,6 +226,10 @@ class CheckpointOptions:
     average: AtLeast0 = 0
     """Publish the mean of this many last checkpoints written by `save_steps`; 0 publishes the
     best."""
+    words_per_epoch: AtLeast0 = 0
+    """How many words the training text has (`wc -w`): the model is then also kept after a million
+    words, in `by_words/chck_1M/model` of the run, and so on in millions to ten, tens to a hundred
+    and hundreds to a thousand, as BabyLM asks. Words read are these times the epochs done."""
 
     def __post_init__(self) -> None:
         saves = self.save_steps > 0 or not self.average

@@ -29,13 +29,17 @@ from regard.training.run import resume, train
 
 
 def outcome(folder: Path):
-    """What must be equal: the bytes of the weights, the lines without the clock, the result."""
+    """What must be equal: the bytes of all weights, the lines without the clock, the result."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     result = json.loads((folder / "result.json").read_bytes())
     for timed in [*lines, result]:
         for key in TIMING:
             timed.pop(key, None)
-    return (folder / "model" / "model.safetensors").read_bytes(), lines, result
+    kept = {path.parent.parent.name: path for path in folder.glob("by_words/*/model/*.safetensors")}
+    if kept:  # after each epoch of a million words
+        assert {*kept} == {f"chck_{n}M" for n in range(1, result["step"] // 4 + 1)}
+    kept["best"] = folder / "model" / "model.safetensors"
+    return {name: path.read_bytes() for name, path in kept.items()}, lines, result
 
 
 @pytest.fixture(scope="module")

@@ -111,7 +111,7 @@ def options(**changed) -> TrainingOptions:
             "threads": 1,
             "logging_steps": 4,
             "validation": ValidationOptions(eval_steps=6),
-            "checkpoints": CheckpointOptions(save_steps=5, save_seconds=0, average=3),
+            "checkpoints": CheckpointOptions(5, 0, average=3, words_per_epoch=10**6),
             **changed,
         }
     )
