@@ -184,7 +184,9 @@ class KneserNeyHead(nn.Module):
 
 
 class KneserNey(nn.Module, CountedModel[Contexts]):
-    """An n-gram language model, a `LanguageModel`. Its hidden states are contexts, int64.
+    """n-grams with modified Kneser-Ney smoothing (Chen and Goodman 1999), a `LanguageModel`.
+
+    Its hidden states are contexts, int64.
 
     tables: the n-grams of 1, 2, ... `order` tokens.
     """
