@@ -242,10 +242,9 @@ class StudyResults:
     def drawn(self) -> str:
         """The validation score that is drawn: the one that is named as what ranks the trials, such
         as "perplexity per word", else the one that selects the weights."""
-        runs = next(iter(self.outcomes.values()), ())
-        names = reversed([name for run in runs[:1] for name in run.valid])
+        names = [name for runs in self.outcomes.values() for name in runs[0].valid]
         ranking = self.ranked_by.partition(" ")[2]
-        return next((name for name in names if name.startswith(ranking)), self.goal[0])
+        return next((name for name in reversed(names) if name.startswith(ranking)), self.goal[0])
 
     @property
     def better(self) -> str:
@@ -319,7 +318,8 @@ class StudyResults:
         """A row for each trial: values, scores and costs, without columns that are empty."""
         trials, valid = self.trials, f"valid {self.goal[0]}"
         tests = (name for trial in trials for name in trial.scores if name.startswith("test "))
-        shown = dict.fromkeys([self.ranked_by, *islice(dict.fromkeys(tests), 2), valid])
+        count = 1 + ("unit:" in trials[0].protocol)  # a likelihood is also shown in bits per byte
+        shown = dict.fromkeys([self.ranked_by, *islice(dict.fromkeys(tests), count), valid])
         columns = {"trial": [trial.name for trial in trials]}
         columns |= {n: [_shown(trial.values[n]) for trial in trials] for n in trials[0].values}
         columns |= {n: [spread(trial.scores.get(n, ())) for trial in trials] for n in shown}

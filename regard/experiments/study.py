@@ -491,7 +491,6 @@ def _measured(folder: Path, task: Any, result: Result, memory: int | None) -> Ou
     cost = estimate(folder / "recipe.toml", measure=False).totals()
     name, direction = task.goal
     saved = RunFolder(folder).saved()  # [] where nothing but counting was done
-    size = sum(weight.numel() for weight in task.module.parameters())
     return Outcome(
         scores=_test_scores(task, recipe, result),
         goal=(name, direction, result.scores.get(name)),
@@ -499,7 +498,7 @@ def _measured(folder: Path, task: Any, result: Result, memory: int | None) -> Ou
         steps=result.step,
         tokens=result.tokens,
         seconds=result.seconds,
-        parameters=cost["parameters"] or size,
+        parameters=cost["parameters"] or sum(p.numel() for p in task.module.parameters()),
         flops=cost["flops_per_item"] * result.tokens,
         memory=memory,
         precision=read_json(saved[-1] / FACTS, Facts, finite=False).precision if saved else "",
