@@ -40,7 +40,7 @@ class Counters:
     epoch_batches: int = 0  # batches taken from the epoch of the last one
     tokens: int = 0  # items seen of the first loss: predicted tokens, or what the task counts
     seconds: float = 0.0  # time spent in steps: without validations and checkpoints
-    # the step of the last validation, and how many epochs (of a share, parts) were complete then
+    # the step of the last validation, and how many epochs (or parts, or numbers of steps) it ended
     validated: int = 0
     validated_epochs: int = 0
     best: float | None = None

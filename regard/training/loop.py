@@ -161,18 +161,16 @@ class Loop(Steps):
 
     def validation_is_due(self) -> bool:
         """After so many steps, each epoch or each part, and at the end; once for a step."""
-        counters, every = self.counters, self.options.validation.eval_steps
+        counters = self.counters
         if counters.step == counters.validated:
             return False
-        if every >= 1:
-            due = counters.step % every == 0
-        else:
-            due = self.validated_parts() > counters.validated_epochs
-        return due or bool(self.reason_to_end())
+        return self.validated_parts() > counters.validated_epochs or bool(self.reason_to_end())
 
     def validated_parts(self) -> int:
-        """After how many epochs, or parts of the training, the model has been validated by now."""
+        """How many epochs, parts of the training, or times so many steps are complete."""
         every = self.options.validation.eval_steps
+        if every >= 1:
+            return int(self.counters.step // every)
         return int(self.fraction / every if every else self.epochs)
 
     @contextmanager

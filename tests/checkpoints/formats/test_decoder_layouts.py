@@ -164,7 +164,7 @@ REFUSED_OF_LLAMA = [
     ({"rope_parameters": {"rope_type": "linear", "factor": -1.0}}, "`factor`"),
     ({"rope_parameters": {"rope_theta": "x"}}, "`rope_theta`"),
     ({"rope_parameters": LLAMA3 | {"low_freq_factor": 5.0}}, "`rope_low_factor` must be at most"),
-    ({"rope_parameters": 3}, "`rope_parameters` must be a section"),
+    ({"rope_parameters": 3}, "`rope_parameters` must be an object"),
     ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "`partial_rotary_factor` must be 1"),
     ({"partial_rotary_factor": 0.5}, "`partial_rotary_factor` must be 1"),
     ({"rope_interleaved": True}, "`rope_interleaved` must be false"),
