@@ -172,6 +172,34 @@ class RowReader:
         return self.mapped(lambda numbered: islice(numbered, count))
 
 
+def _watched_blocks(
+    blocks: Iterator[list[str]], delimiter: str, spaced: list[str]
+) -> Iterator[Iterable[str]]:
+    """The blocks of lines; lines of one in which a field may begin with a space and a quote are
+    also put into `spaced`.
+    """
+    sign, before = f'{delimiter} "', list[str]()
+    for block in blocks:
+        text = "".join(block)
+        doubled = (f'{sign}"{delimiter}', f'{sign}"\n', f'{sign}"\r', f'{sign}""', '\n "')
+        if ' "' in text and (
+            text.startswith(' "')
+            or text.count(sign) != text.count(f'{sign}"')
+            or any(part in text for part in doubled)
+        ):
+            spaced += before  # a row may have begun there
+            yield _noted(block, spaced)
+        else:
+            yield block
+        before = block
+
+
+def _noted(block: list[str], spaced: list[str]) -> Iterator[str]:
+    for line in block:
+        spaced.append(line)
+        yield line
+
+
 # ------------------------------------------------------------------------------------- opening
 
 
@@ -466,13 +494,16 @@ def csv_rows(path: str | Path, delimiter: str) -> Iterator[tuple[int, list[str]]
         DataError: a row is not CSV or too long.
     """
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
-    begun = 1  # the line of the current row
-    lines_of_file = chain.from_iterable(blocks_of_file(path))
-    table = csv.reader(lines_of_file, delimiter=delimiter, strict=True)
+    begun, spaced = 1, list[str]()  # lines of the current row, where a quote may be behind a space
+    blocks = _watched_blocks(blocks_of_file(path), delimiter, spaced)
+    table = csv.reader(chain.from_iterable(blocks), delimiter=delimiter, strict=True)
     try:
         for fields in table:
-            if any(text.startswith(' "') and text.endswith('"') for text in fields):
-                raise csv.Error("a space stands before a quote")
+            if spaced:  # a field in quotes has its own quotes twice
+                for text in fields:
+                    if text[:2] == ' "' and not any('" ""' in line for line in spaced):
+                        raise csv.Error("a space stands before a quote")
+                spaced.clear()
             if fields:  # none: a blank line
                 yield begun, fields
             begun = table.line_num + 1
