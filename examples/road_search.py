@@ -2,7 +2,7 @@
 
     python examples/road_search.py REVIEWS OUT [MODEL ...]
 
-For each model eight configurations, chosen by Optuna's TPE, read one million tokens, as do the
+For each model four configurations, chosen by Optuna's TPE, read one million tokens, as do the
 options of recipes/lstm-to-gpt.toml, for comparison; the best two are then trained on three million.
 Validation data alone choose. All models have the same number of trials, tokens, data and subwords
 (those of examples/lstm_to_gpt.py), and about 1.9 million parameters. Interrupted, the same command
@@ -23,7 +23,7 @@ import regard
 from regard.experiments.results import StudyResults
 from regard.experiments.sweep import LogUniform
 
-TRIALS, TOKENS = 8, 1_000_000
+TRIALS, TOKENS = 4, 1_000_000
 BEST, MORE_TOKENS = 2, 3_000_000
 WORKERS = 2
 # The options of recipes/lstm-to-gpt.toml, with which all models were trained before.
